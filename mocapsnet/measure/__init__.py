@@ -1,0 +1,1 @@
+"""Looking at a model without touching it."""

@@ -1,0 +1,1 @@
+"""The network's modules, in the order an image meets them."""

@@ -1,0 +1,263 @@
+"""The three networks of the paper, one class each, and how to load and convert them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from huggingface_hub import PyTorchModelHubMixin
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mocapsnet.nn.decoder import Decoder, mask
+from mocapsnet.nn.primary import PrimaryCapsules, primary_count
+from mocapsnet.nn.reversible import MomentumSequence
+from mocapsnet.nn.routing import CapsLayer
+from mocapsnet.nn.stem import Stem
+from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
+from mocapsnet.ops import length
+from mocapsnet.ops.arguments import WrongArgument, at_least, one_of
+
+WEIGHTS = "model.safetensors"
+
+
+class CapsuleOutput(NamedTuple):
+    """What a capsule network returns."""
+
+    lengths: Tensor
+    """[B,K]: how present each class is."""
+    capsules: Tensor
+    """[B,K,E]: how each class looks."""
+    reconstruction: Tensor
+    """[B,C,H,W]: the image the masked capsules describe, in (0,1)."""
+
+
+class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
+    """Stem, primary capsules, CapsLayer 1, a trunk of blocks (two routed layers each), CapsLayer 2, decoder.
+
+    Abstract: CapsNet, ResCapsNet and MoCapsNet choose the trunk.
+
+    image_shape is (C, H, W) and may be any size from 17x17 up (at kernel_size 9); routing is "rba",
+    "leaky-rba", "sda" or "em"; capsules and capsule_dim size CapsLayer 1 and the trunk, class_dim the
+    class capsules; channels (a multiple of capsule_dim) and kernel_size size both convolutions; weights
+    start at N(0, weight_std²) and biases at routing_bias (None: no bias); gradient is "last" or "all",
+    None for the routing's default.
+
+    >>> model = mc.ResCapsNet(image_shape=(3, 32, 32), classes=10, blocks=5, routing="sda")
+    >>> output = model(images, labels)
+    >>> output.lengths, output.capsules, output.reconstruction
+    """
+
+    skips: ClassVar[tuple[str, ...]] = ("layer",)
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        classes: int,
+        blocks: int = 1,
+        routing: str = "rba",
+        iterations: int = 3,
+        capsules: int = 32,
+        capsule_dim: int = 8,
+        class_dim: int = 16,
+        channels: int = 256,
+        kernel_size: int = 9,
+        weight_std: float = 0.1,
+        routing_bias: float | None = 0.1,
+        gradient: str | None = None,
+        skip: str = "layer",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        C, H, W = image_shape = checked_shape(image_shape)
+        sizes = {
+            "classes": classes,
+            "capsules": capsules,
+            "capsule_dim": capsule_dim,
+            "class_dim": class_dim,
+            "channels": channels,
+            "kernel_size": kernel_size,
+        }
+        for name, value in sizes.items():
+            at_least(name, value, 1)
+        at_least("blocks", blocks, 0)
+        if channels % capsule_dim:
+            near = max(channels // capsule_dim, 1) * capsule_dim
+            raise WrongArgument(
+                f"channels must be a multiple of capsule_dim {capsule_dim}, got {channels}; {near} is one"
+            )
+        one_of("skip", skip, ("layer", "block"))
+        if skip not in self.skips:
+            raise WrongArgument(
+                f"skip={skip!r} is a residual trunk's and {type(self).__name__} has none; use ResCapsNet"
+            )
+        options: dict[str, Any] = {
+            "routing": routing,
+            "iterations": iterations,
+            "weight_std": weight_std,
+            "routing_bias": routing_bias,
+            "gradient": gradient,
+            "backend": backend,
+        }
+        self.image_shape = image_shape
+        self.config: dict[str, Any] = {
+            "model": type(self).__name__,
+            "image_shape": [C, H, W],
+            "blocks": blocks,
+            **sizes,
+            **options,
+            "skip": skip,
+        }
+        primary = primary_count(image_shape, channels, capsule_dim, kernel_size)
+        self.stem = Stem(C, channels, kernel_size)
+        self.primary = PrimaryCapsules(channels, capsule_dim, kernel_size)
+        self.caps1 = CapsLayer(primary, capsule_dim, capsules, capsule_dim, **options)
+        self.trunk = self.make_trunk(
+            CapsLayer(capsules, capsule_dim, capsules, capsule_dim, **options) for _ in range(2 * blocks)
+        )
+        self.caps2 = CapsLayer(capsules, capsule_dim, classes, class_dim, **options)
+        self.decoder = Decoder(classes, class_dim, image_shape)
+
+    def make_trunk(self, layers: Iterable[nn.Module]) -> nn.Module:
+        """How this network composes the layers of its blocks."""
+        raise TypeError("CapsuleNetwork is abstract: build a CapsNet, ResCapsNet or MoCapsNet")
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> CapsuleOutput:
+        """Classify images [B,C,H,W]; labels, indices [B] or multi-hot [B,K], choose what is reconstructed."""
+        if images.shape[1:] != self.image_shape:
+            expected = ", ".join(map(str, self.image_shape))
+            raise WrongArgument(f"images must be [B, {expected}], got shape {tuple(images.shape)}")
+        features = self.stem(images)
+        u = self.primary(features)
+        x = self.caps1(u)
+        x = self.trunk(x)
+        capsules = self.caps2(x)
+        lengths = length(capsules)
+        reconstruction = self.decoder(mask(capsules, lengths, labels))
+        return CapsuleOutput(lengths, capsules, reconstruction)
+
+    def save(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors, which load() and from_pretrained() read."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config, indent=2) + "\n")
+        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        """The hub's save_pretrained() and push_to_hub() write what save() writes, and a model card."""
+        self.save(save_directory)
+
+
+class CapsNet(CapsuleNetwork):
+    """The plain network, x_{n+1} = f(x_n); with blocks=0, Sabour's network with one layer more."""
+
+    def make_trunk(self, layers: Iterable[nn.Module]) -> nn.Module:
+        """Each layer feeds the next."""
+        return PlainTrunk(layers)
+
+
+class ResCapsNet(CapsuleNetwork):
+    """The residual network, x_{n+1} = x_n + f(x_n) (equation 2)."""
+
+    skips = ("layer", "block")
+
+    def make_trunk(self, layers: Iterable[nn.Module]) -> nn.Module:
+        """Each layer adds to the state."""
+        return ResidualTrunk(layers, self.config["skip"])
+
+
+class MoCapsNet(CapsuleNetwork):
+    """The momentum network (equations 3 and 4), its velocity carried through all blocks."""
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        classes: int,
+        blocks: int = 1,
+        routing: str = "rba",
+        iterations: int = 3,
+        capsules: int = 32,
+        capsule_dim: int = 8,
+        class_dim: int = 16,
+        channels: int = 256,
+        kernel_size: int = 9,
+        weight_std: float = 0.1,
+        routing_bias: float | None = 0.1,
+        gradient: str | None = None,
+        skip: str = "layer",
+        backend: str = "auto",
+        gamma: float = 0.9,
+        memory: str = "store",
+        arithmetic: str = "float",
+    ) -> None:
+        self.momentum: dict[str, Any] = {"gamma": gamma, "memory": memory, "arithmetic": arithmetic}
+        super().__init__(
+            image_shape,
+            classes,
+            blocks,
+            routing,
+            iterations,
+            capsules,
+            capsule_dim,
+            class_dim,
+            channels,
+            kernel_size,
+            weight_std,
+            routing_bias,
+            gradient,
+            skip,
+            backend,
+        )
+        self.config |= self.momentum
+
+    def make_trunk(self, layers: Iterable[nn.Module]) -> nn.Module:
+        """Each layer adds to the velocity, the velocity to the state."""
+        return MomentumSequence(layers, **self.momentum)
+
+
+NETWORKS: dict[str, type[CapsuleNetwork]] = {
+    network.__name__: network for network in (CapsNet, ResCapsNet, MoCapsNet)
+}
+
+
+def load(folder: str | Path) -> CapsuleNetwork:
+    """Load the network that a run folder, or any folder written by save(), holds.
+
+    >>> model = mc.load("runs/20260101-120000-mocapsnet-mnist6k")
+    """
+    folder = Path(folder)
+    for name in ("config.json", WEIGHTS):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} holds no {name}: give a run folder, or one that save() wrote")
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        network = NETWORKS[config.pop("model")]
+        model = network(**config)
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{folder} holds no network that can be loaded: {error}") from error
+    return model
+
+
+def to_momentum(rescapsnet: ResCapsNet, gamma: float = 0.9) -> MoCapsNet:
+    """The momentum counterpart of a residual network, with a copy of its weights.
+
+    >>> mc.to_momentum(mc.ResCapsNet((1, 28, 28), classes=10), gamma=0.9)
+    """
+    if not isinstance(rescapsnet, ResCapsNet):
+        raise WrongArgument(f"to_momentum takes a ResCapsNet, got {type(rescapsnet).__name__}")
+    config = {name: value for name, value in rescapsnet.config.items() if name != "model"}
+    mocapsnet = MoCapsNet(**config, gamma=gamma)
+    mocapsnet.load_state_dict(rescapsnet.state_dict())
+    return mocapsnet.to(rescapsnet.caps1.W.device, rescapsnet.caps1.W.dtype).train(rescapsnet.training)
+
+
+def checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
+    """image_shape as a tuple; what is not three whole numbers (C, H, W) is refused."""
+    if not isinstance(image_shape, Sequence) or len(image_shape) != 3:
+        raise WrongArgument(f"image_shape must be (channels, height, width), got {image_shape!r}")
+    for name, size in zip(("channels", "height", "width"), image_shape, strict=True):
+        at_least(f"image_shape's {name}", size, 1)
+    C, H, W = image_shape
+    return C, H, W

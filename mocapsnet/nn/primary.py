@@ -1,0 +1,39 @@
+"""Primary capsules: the last convolution, its channels at one place read as vectors."""
+
+from torch import Tensor, nn
+
+from mocapsnet.ops import squash
+from mocapsnet.ops.arguments import WrongArgument
+
+STRIDE = 2
+
+
+class PrimaryCapsules(nn.Module):
+    """Convolution of stride 2, features [B,channels,H,W] -> capsules u [B,I,D].
+
+    D neighbouring channels at one place make a capsule, so that I = channels/D · H' · W'.
+    """
+
+    def __init__(self, channels: int, capsule_dim: int, kernel_size: int) -> None:
+        super().__init__()
+        self.capsule_dim = capsule_dim
+        self.conv = nn.Conv2d(channels, channels, kernel_size, STRIDE)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Capsules in the order channel group, row, column."""
+        maps = self.conv(features).unflatten(1, (-1, self.capsule_dim))
+        return squash(maps.movedim(2, -1).flatten(1, 3))
+
+
+def primary_count(
+    image_shape: tuple[int, int, int], channels: int, capsule_dim: int, kernel_size: int
+) -> int:
+    """How many primary capsules an image [C,H,W] makes; one too small for the stem is refused."""
+    smallest = 2 * kernel_size - 1
+    if min(image_shape[1:]) < smallest:
+        raise WrongArgument(
+            f"image_shape {image_shape} is too small for two convolutions of kernel_size {kernel_size}: "
+            f"the smallest that fits is {smallest}x{smallest}; enlarge the images or lower kernel_size"
+        )
+    rows, columns = ((size - smallest) // STRIDE + 1 for size in image_shape[1:])
+    return channels // capsule_dim * rows * columns

@@ -1,0 +1,203 @@
+"""What the paper's released code computes, kept apart because the paper's tables came from it.
+
+It differs from the paper, and from the networks beside this file, in five ways:
+1. its momentum block returns x + Momentum(x), and Momentum(x) contains x already: the state doubles;
+2. the velocity starts at zero in every block of two layers;
+3. W starts at N(0, 0.01²), and only SDA has a bias;
+4. a primary capsule is 8 consecutive values of the [C,H,W] map, not 8 channels at one place;
+5. SDA's scale divides only one of its two logarithms by the distance.
+Both routings differentiate the last iteration alone, and the squash has no gradient at zero.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from itertools import count
+
+import torch
+from torch import Tensor, nn
+
+from mocapsnet.nn.decoder import Decoder, mask
+from mocapsnet.nn.network import CapsuleOutput, checked_shape
+from mocapsnet.nn.primary import STRIDE, primary_count
+from mocapsnet.nn.reversible import MomentumSequence
+from mocapsnet.nn.stem import Stem
+from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
+from mocapsnet.ops.arguments import WrongArgument, at_least, one_of
+from mocapsnet.ops.rba.reference import couple, weighted_sum
+from mocapsnet.ops.votes import votes
+
+
+def released_squash(s: Tensor) -> Tensor:
+    """|s|²/(1 + |s|²) · s/(|s| + 1e-8): its gradient at zero is NaN."""
+    squared = s.square().sum(-1, keepdim=True)
+    return squared / (1 + squared) * s / (squared.sqrt() + 1e-8)
+
+
+class ReleasedPrimary(nn.Module):
+    """Primary capsules as a raw view of the convolution's output."""
+
+    def __init__(self, channels: int, capsule_dim: int, kernel_size: int) -> None:
+        super().__init__()
+        self.capsule_dim = capsule_dim
+        self.conv = nn.Conv2d(channels, channels, kernel_size, STRIDE)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Eight consecutive values a capsule."""
+        maps = self.conv(features)
+        return released_squash(maps.reshape(len(maps), -1, self.capsule_dim))
+
+
+class ReleasedLayer(nn.Module):
+    """A routed layer with RBA and no bias, or SDA with one."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self, in_capsules: int, in_dim: int, capsules: int, dim: int, routing: str, iterations: int
+    ) -> None:
+        super().__init__()
+        self.iterations = iterations
+        self.W = nn.Parameter(0.01 * torch.randn(capsules, in_capsules, dim, in_dim))
+        self.register_parameter(
+            "bias", nn.Parameter(torch.full((capsules, dim), 0.1)) if routing == "sda" else None
+        )
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Route u [B,I,D] to v [B,J,E]."""
+        u_hat = votes(u, self.W)
+        if self.bias is not None:
+            before = u_hat.norm(dim=-1, keepdim=True)
+            u_hat = u_hat / before * torch.minimum(before, u.norm(dim=-1)[:, None, :, None])
+        offset = u_hat.new_zeros(()) if self.bias is None else self.bias
+        constant, constant_offset = u_hat.detach(), offset.detach()
+        b = u_hat.new_zeros(u_hat.shape[:3])
+        for _ in range(self.iterations - 1):
+            v = released_squash(weighted_sum(couple(b), constant) + constant_offset)
+            if self.bias is None:
+                b = b + torch.einsum("bjie,bje->bji", constant, v)
+            else:
+                d = (v.unsqueeze(2) - constant).norm(dim=-1)
+                b = released_scale(d) * d
+        return released_squash(weighted_sum(couple(b), u_hat) + offset)
+
+
+def released_scale(d: Tensor) -> Tensor:
+    """SDA's t with its misplaced bracket, over the batch: log(p(J−1)) − log(1−p)/(d_p − d_o)."""
+    d_o = d.mean()
+    return math.log(0.9 * (d.shape[1] - 1)) - math.log(1 - 0.9) / (d_o / 2 - d_o + 1e-12)
+
+
+class ReleasedMomentumBlock(nn.Module):
+    """x + Momentum(x): the doubled skip around two layers, the velocity starting at zero."""
+
+    def __init__(self, first: nn.Module, second: nn.Module, gamma: float) -> None:
+        super().__init__()
+        self.momentum = MomentumSequence([first, second], gamma)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """2x + v_1 + v_2."""
+        return x + self.momentum(x)
+
+
+class ReleasedNetwork(nn.Module):
+    """The released network; trunk is "plain", "residual" or "momentum", routing "rba" or "sda"."""
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        classes: int,
+        blocks: int = 1,
+        trunk: str = "momentum",
+        routing: str = "rba",
+        iterations: int = 3,
+        capsules: int = 32,
+        capsule_dim: int = 8,
+        class_dim: int = 16,
+        channels: int = 256,
+        kernel_size: int = 9,
+        gamma: float = 0.9,
+    ) -> None:
+        super().__init__()
+        image_shape = checked_shape(image_shape)
+        one_of("trunk", trunk, ("plain", "residual", "momentum"))
+        one_of("routing", routing, ("rba", "sda"))
+        at_least("iterations", iterations, 1)
+        primary = primary_count(image_shape, channels, capsule_dim, kernel_size)
+
+        def layer(in_capsules: int, out_capsules: int, dim: int) -> ReleasedLayer:
+            return ReleasedLayer(in_capsules, capsule_dim, out_capsules, dim, routing, iterations)
+
+        self.stem = Stem(image_shape[0], channels, kernel_size)
+        self.primary = ReleasedPrimary(channels, capsule_dim, kernel_size)
+        self.caps1 = layer(primary, capsules, capsule_dim)
+        layers = [layer(capsules, capsules, capsule_dim) for _ in range(2 * blocks)]
+        self.trunk: nn.Module
+        if trunk == "momentum":
+            pairs = zip(layers[::2], layers[1::2], strict=True)
+            self.trunk = PlainTrunk(ReleasedMomentumBlock(*pair, gamma) for pair in pairs)
+        else:
+            self.trunk = PlainTrunk(layers) if trunk == "plain" else ResidualTrunk(layers)
+        self.caps2 = layer(capsules, classes, class_dim)
+        self.decoder = Decoder(classes, class_dim, image_shape)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> CapsuleOutput:
+        """Classify images [B,C,H,W]; the released training gives no labels, so that its guess is decoded."""
+        capsules = self.caps2(self.trunk(self.caps1(self.primary(self.stem(images)))))
+        lengths = capsules.norm(dim=-1)
+        return CapsuleOutput(lengths, capsules, self.decoder(mask(capsules, lengths, labels)))
+
+
+def from_released(
+    state_dict: Mapping[str, Tensor],
+    image_shape: tuple[int, int, int],
+    classes: int,
+    gamma: float = 0.9,
+    iterations: int = 3,
+    residual: bool = True,
+) -> ReleasedNetwork:
+    """Load a checkpoint of the paper's released code, its sizes and its routing read off the weights.
+
+    Plain and residual checkpoints look the same; residual says which of the two this is.
+
+    >>> model = mc.from_released(torch.load("mocapsnet.pt", weights_only=True), (3, 32, 32), classes=10)
+    """
+    missing = [
+        key for key in ("conv1.weight", "primary.conv.weight", "caps1.W", "caps2.W") if key not in state_dict
+    ]
+    if missing:
+        raise WrongArgument(f"state_dict is not one of the released code: it has no {', '.join(missing)}")
+    _, capsules, _, capsule_dim, _ = state_dict["caps1.W"].shape
+    channels, _, kernel_size, _ = state_dict["conv1.weight"].shape
+    _, found_classes, _, class_dim, _ = state_dict["caps2.W"].shape
+    if found_classes != classes:
+        raise WrongArgument(f"classes must be {found_classes}, as caps2.W has it, got {classes}")
+    momentum = any(".network." in key for key in state_dict)
+    network = ReleasedNetwork(
+        image_shape,
+        classes,
+        blocks=next(n for n in count() if not any(key.startswith(f"blocks.{n}.") for key in state_dict)),
+        trunk="momentum" if momentum else "residual" if residual else "plain",
+        routing="sda" if "caps1.bias" in state_dict else "rba",
+        iterations=iterations,
+        capsules=capsules,
+        capsule_dim=capsule_dim,
+        class_dim=class_dim,
+        channels=channels,
+        kernel_size=kernel_size,
+        gamma=gamma,
+    )
+    # The released W and bias carry a leading axis of one, for the batch.
+    network.load_state_dict(
+        {_own_key(key): value[0] if value.dim() in (3, 5) else value for key, value in state_dict.items()}
+    )
+    return network
+
+
+def _own_key(key: str) -> str:
+    """The name that a tensor of the released code has in ReleasedNetwork."""
+    if block := re.fullmatch(r"blocks\.(\d+)\.functions\.0\.network\.(\d)\.0\.(W|bias)", key):
+        return f"trunk.layers.{block[1]}.momentum.layers.{block[2]}.{block[3]}"
+    if block := re.fullmatch(r"blocks\.(\d+)\.functions\.(\d)\.0\.(W|bias)", key):
+        return f"trunk.layers.{2 * int(block[1]) + int(block[2])}.{block[3]}"
+    return re.sub("^decoder", "decoder.layers", re.sub("^conv1", "stem.conv", key))

@@ -1,0 +1,92 @@
+"""A fully connected capsule layer: transformation matrices and a routing."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mocapsnet import ops
+from mocapsnet.ops.arguments import at_least, one_of, positive, runnable
+
+
+class Routing(NamedTuple):
+    """A routing as layers know it by name: its op, the op's options, its default gradient."""
+
+    op: Callable[..., Tensor]
+    options: dict[str, Any]
+    gradient: str
+
+
+ROUTINGS = {
+    "rba": Routing(ops.rba, {}, "last"),
+    "leaky-rba": Routing(ops.rba, {"leaky": True}, "last"),
+    "sda": Routing(ops.sda, {}, "all"),
+    "em": Routing(ops.em, {}, "all"),
+}
+
+
+class CapsLayer(nn.Module):
+    """Capsules u [B,I,D] -> v [B,J,E], every i connected to every j by W_ij and routed.
+
+    W is drawn from N(0, weight_std²); routing_bias is the bias's first value, None for no bias.
+
+    >>> CapsLayer(1152, 8, 32, 8, routing="sda")(torch.randn(2, 1152, 8)).shape
+    torch.Size([2, 32, 8])
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_capsules: int,
+        in_dim: int,
+        capsules: int,
+        dim: int,
+        routing: str = "rba",
+        iterations: int = 3,
+        weight_std: float = 0.1,
+        routing_bias: float | None = 0.1,
+        gradient: str | None = None,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        one_of("routing", routing, ROUTINGS)
+        at_least("iterations", iterations, 1)
+        if gradient is not None:
+            one_of("gradient", gradient, ("last", "all"))
+        positive("weight_std", weight_std)
+        runnable(backend, routing)
+        self.routing = routing
+        self.iterations = iterations
+        self.gradient = gradient or ROUTINGS[routing].gradient
+        self.backend = backend
+        self.W = nn.Parameter(weight_std * torch.randn(capsules, in_capsules, dim, in_dim))
+        self.register_parameter(
+            "bias",
+            None if routing_bias is None else nn.Parameter(torch.full((capsules, dim), float(routing_bias))),
+        )
+        if routing == "em":
+            self.beta_a = nn.Parameter(torch.zeros(capsules))
+            self.beta_u = nn.Parameter(torch.zeros(capsules))
+
+    def arguments(self) -> dict[str, Any]:
+        """What the routing is called with, beside u and the backend."""
+        betas = {"beta_a": self.beta_a, "beta_u": self.beta_u} if self.routing == "em" else {}
+        return {
+            "W": self.W,
+            "bias": self.bias,
+            "iterations": self.iterations,
+            "gradient": self.gradient,
+            **betas,
+            **ROUTINGS[self.routing].options,
+        }
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Route u [B,I,D] to v [B,J,E]."""
+        return ROUTINGS[self.routing].op(u, **self.arguments(), backend=self.backend)
+
+    def extra_repr(self) -> str:
+        """Sizes and routing, for print(model)."""
+        J, I, E, D = self.W.shape  # noqa: E741
+        return f"{I}x{D} -> {J}x{E}, {self.routing}, iterations={self.iterations}, gradient={self.gradient!r}"

@@ -1,0 +1,63 @@
+"""Wrong arguments are refused here, with the value, the limit and the way out."""
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+from torch import Tensor
+
+
+class WrongArgument(ValueError):
+    """An argument that cannot be meant."""
+
+
+class CannotRun(WrongArgument, RuntimeError):
+    """An argument that is right elsewhere and cannot be honoured here."""
+
+
+def one_of(name: str, value: object, choices: Collection[str]) -> None:
+    """Refuse a word that is not among the choices."""
+    if value not in choices:
+        near = get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise WrongArgument(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}{hint}")
+
+
+def at_least(name: str, value: object, limit: int) -> None:
+    """Refuse what is not a whole number, or one under the limit."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < limit:
+        raise WrongArgument(f"{name} must be a whole number >= {limit}, got {value!r}")
+
+
+def positive(name: str, value: float) -> None:
+    """Refuse what is not a number above zero."""
+    if not value > 0:
+        raise WrongArgument(f"{name} must be > 0, got {value!r}")
+
+
+def runnable(backend: str, op: str) -> None:
+    """Refuse a backend that is unknown or cannot run."""
+    one_of("backend", backend, ("auto", "reference", "fused"))
+    if backend == "fused":
+        raise CannotRun(
+            f"backend='fused' cannot run: this version has no fused kernel for {op}; "
+            "use backend='auto' or 'reference'"
+        )
+
+
+def routable(
+    u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, gradient: str, backend: str, op: str
+) -> None:
+    """Refuse capsules, weights and options that no routing can work with."""
+    if u.dim() != 3:
+        raise WrongArgument(f"u must be [B, I, D], got shape {tuple(u.shape)}")
+    I, D = u.shape[1:]  # noqa: E741
+    if W.dim() != 4 or W.shape[1] != I or W.shape[3] != D:
+        raise WrongArgument(f"W must be [J, I={I}, E, D={D}] to fit u, got shape {tuple(W.shape)}")
+    J, E = W.shape[0], W.shape[2]
+    if min(I, D, J, E) < 1:
+        raise WrongArgument(f"every axis of W [J, I, E, D] must be >= 1, got shape {tuple(W.shape)}")
+    if bias is not None and bias.shape != (J, E):
+        raise WrongArgument(f"bias must be [J={J}, E={E}] or None, got shape {tuple(bias.shape)}")
+    at_least("iterations", iterations, 1)
+    one_of("gradient", gradient, ("last", "all"))
+    runnable(backend, op)

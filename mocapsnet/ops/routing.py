@@ -1,0 +1,78 @@
+"""The three routings as the public calls them: arguments checked, backend chosen, v returned."""
+
+from torch import Tensor
+
+from mocapsnet.ops.arguments import WrongArgument, one_of, routable
+from mocapsnet.ops.em import reference as em_reference
+from mocapsnet.ops.rba import reference as rba_reference
+from mocapsnet.ops.sda import reference as sda_reference
+
+
+def rba(
+    u: Tensor,
+    W: Tensor,
+    bias: Tensor | None = None,
+    iterations: int = 3,
+    backend: str = "auto",
+    leaky: bool = False,
+    gradient: str = "last",
+) -> Tensor:
+    """Routing by agreement (Sabour et al. 2017): u [B,I,D], W [J,I,E,D], bias [J,E] -> v [B,J,E].
+
+    gradient="last" differentiates the last iteration alone, its coupling held constant;
+    "all" differentiates every iteration. leaky=True lets a capsule route to nobody.
+
+    >>> u, W = torch.randn(2, 6, 8), torch.randn(3, 6, 16, 8)
+    >>> rba(u, W).shape
+    torch.Size([2, 3, 16])
+    """
+    routable(u, W, bias, iterations, gradient, backend, "rba")
+    return rba_reference.rba(u, W, bias, iterations, leaky, gradient)[0]
+
+
+def sda(
+    u: Tensor,
+    W: Tensor,
+    bias: Tensor | None = None,
+    iterations: int = 3,
+    scope: str = "sample",
+    gradient: str = "all",
+    backend: str = "auto",
+) -> Tensor:
+    """Scaled-distance agreement (Peer et al. 2018): u [B,I,D], W [J,I,E,D], bias [J,E] -> v [B,J,E].
+
+    scope="sample" scales by the mean distance within an image, so that images do not depend on
+    each other; "batch" by the mean over the batch, as published.
+
+    >>> u, W = torch.randn(2, 6, 8), torch.randn(3, 6, 16, 8)
+    >>> sda(u, W, scope="batch").shape
+    torch.Size([2, 3, 16])
+    """
+    routable(u, W, bias, iterations, gradient, backend, "sda")
+    one_of("scope", scope, ("sample", "batch"))
+    return sda_reference.sda(u, W, bias, iterations, scope, gradient)[0]
+
+
+def em(
+    u: Tensor,
+    W: Tensor,
+    bias: Tensor | None = None,
+    iterations: int = 3,
+    beta_a: Tensor | None = None,
+    beta_u: Tensor | None = None,
+    gradient: str = "all",
+    backend: str = "auto",
+) -> Tensor:
+    """EM routing (after Hinton et al. 2018): u [B,I,D], W [J,I,E,D], bias [J,E] -> v [B,J,E].
+
+    beta_a and beta_u [J] are the learnt costs of activating and of describing a capsule; zeros when None.
+
+    >>> u, W = torch.randn(2, 6, 8), torch.randn(3, 6, 16, 8)
+    >>> em(u, W).shape
+    torch.Size([2, 3, 16])
+    """
+    routable(u, W, bias, iterations, gradient, backend, "em")
+    for name, beta in (("beta_a", beta_a), ("beta_u", beta_u)):
+        if beta is not None and beta.shape != (W.shape[0],):
+            raise WrongArgument(f"{name} must be [J={W.shape[0]}] or None, got shape {tuple(beta.shape)}")
+    return em_reference.em(u, W, bias, iterations, beta_a, beta_u, gradient)[0]

@@ -1,0 +1,31 @@
+"""Labels as the loss and the decoder's mask read them."""
+
+import torch
+from torch import Tensor
+
+from mocapsnet.ops.arguments import WrongArgument
+
+
+def target(labels: Tensor, lengths: Tensor) -> Tensor:
+    """T_k for lengths [B,K], in their dtype: 1 where class k is present, from indices [B] or multi-hot [B,K].
+
+    >>> target(torch.tensor([2, 0]), torch.zeros(2, 3))
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
+    B, K = lengths.shape
+    if labels.shape == (B, K):
+        return labels.to(lengths.dtype)
+    if labels.shape != (B,) or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise WrongArgument(
+            f"labels must be class indices [B={B}] or multi-hot [B={B}, K={K}], "
+            f"got {str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
+        )
+    # Reading the values would make a GPU wait, so that only labels on the CPU are checked.
+    if labels.device.type == "cpu" and B and not torch.compiler.is_compiling():
+        low, high = (int(value) for value in labels.aminmax())
+        if low < 0 or high >= K:
+            raise WrongArgument(
+                f"labels must be in 0..{K - 1}, got {low if low < 0 else high}; is classes right?"
+            )
+    return (labels.unsqueeze(1) == torch.arange(K, device=labels.device)).to(lengths.dtype)
