@@ -6,7 +6,8 @@ from torch import Tensor
 
 def votes(u: Tensor, W: Tensor) -> Tensor:
     """û_{j|i} = W_ij u_i: what capsule i thinks capsule j is. u [B,I,D], W [J,I,E,D] -> [B,J,I,E]."""
-    return torch.einsum("jied,bid->bjie", W, u)
+    # One copy here spares every later sum over i its own.
+    return torch.einsum("jied,bid->bjie", W, u).contiguous()
 
 
 def earlier(gradient: str, *tensors: Tensor) -> tuple[Tensor, ...]:
