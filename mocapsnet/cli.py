@@ -1,45 +1,188 @@
 """The command line: a verb is a function that calls and prints. torch waits until a verb needs it."""
 
-import inspect
+import inspect as signatures
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, NoReturn, get_args, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser
 
 from mocapsnet import __version__
+from mocapsnet.errors import BrokenFile, Busy, NotFinite, WrongArgument
 from mocapsnet.train.settings import Settings
+
+if TYPE_CHECKING:
+    from mocapsnet.nn.network import CapsuleNetwork
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """What `mocapsnet evaluate` takes beside the run.
+
+    Attributes:
+        dataset: The data set to measure on; null is the run's.
+        data: The folder that holds data sets.
+        device: Where to compute.
+        json: Print one line of JSON and nothing else.
+    """
+
+    dataset: str | None = None
+    data: str = "data"
+    device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """What `mocapsnet predict` takes beside the run and the images.
+
+    Attributes:
+        json: Print one line of JSON and nothing else.
+    """
+
+    json: bool = False
 
 
 def train(settings: Settings) -> None:
     """Train a capsule network and write a run folder."""
-    import torch
-
     from mocapsnet import data
-    from mocapsnet.nn.network import NETWORKS
     from mocapsnet.train.fit import fit
 
     settings = settings.resolved()
-
-    def chosen(function: Callable[..., Any]) -> dict[str, Any]:
-        """Those settings that a function takes by their name."""
-        return {
-            name: getattr(settings, name)
-            for name in inspect.signature(function).parameters
-            if hasattr(settings, name)
-        }
-
-    dataset = data.load(settings.dataset)
-    network = {name.lower(): network for name, network in NETWORKS.items()}[settings.model]
-    torch.manual_seed(settings.seed)
-    model = network(dataset.image_shape, dataset.classes, **chosen(network))
-    run = fit(**{**chosen(fit), "model": model, "dataset": dataset})
+    dataset = data.load(settings.dataset, settings.data, settings.download)
+    model = build(settings, dataset.image_shape, dataset.classes)
+    run = fit(**{**chosen(settings, fit), "model": model, "dataset": dataset})
     print(f"test accuracy {run.test_accuracy:.2%}, run folder {run.folder}")
 
 
-VERBS: dict[str, Callable[[Any], None]] = {"train": train}
+def evaluate(settings: EvaluateSettings, run: str) -> None:
+    """Measure a trained network: accuracy, per class, and a picture of its confusion."""
+    from mocapsnet import data
+    from mocapsnet.measure.accuracy import draw_confusion, evaluate
+    from mocapsnet.nn.network import load
+    from mocapsnet.train.fit import pick_device
+    from mocapsnet.train.record import read_run
+
+    model = load(run)
+    dataset = data.load(settings.dataset or read_run(Path(run))["config"]["dataset"], settings.data)
+    if (dataset.image_shape, dataset.classes) != (model.image_shape, model.config["classes"]):
+        raise WrongArgument(
+            f"{dataset.name} has {dataset.classes} classes of images {dataset.image_shape}, "
+            f"the network was made for {model.config['classes']} of {model.image_shape}"
+        )
+    device = pick_device(settings.device)
+    evaluation = evaluate(model.to(device), dataset.test.to(device), dataset.classes)
+    per_class = dict(zip(dataset.class_names, evaluation.per_class(), strict=True))
+    if settings.json:
+        told = {"dataset": dataset.name, "images": len(dataset.test.labels), "accuracy": evaluation.accuracy}
+        print(json.dumps(told | {"per_class": per_class}))
+        return
+    print(f"{dataset.name}, {len(dataset.test.labels):,} test images: accuracy {evaluation.accuracy:.2%}")
+    for name, value in per_class.items():
+        print(f"  {name:<16} {'no image' if value is None else f'{value:.2%}'}")
+    try:
+        draw_confusion(evaluation, dataset.class_names, Path(run) / "confusion.png")
+        print(f"confusion in {Path(run) / 'confusion.png'}")
+    except ImportError:
+        print("no picture of the confusion without matplotlib: pip install 'mocapsnet[plots]'")
+
+
+def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
+    """Classify pictures with a trained network."""
+    import torch
+
+    from mocapsnet.data.folder import picture
+    from mocapsnet.nn.network import load
+    from mocapsnet.train.fit import lengths_of
+    from mocapsnet.train.record import read_run
+
+    model = load(run)
+    names = read_run(Path(run))["config"]["class_names"]
+    C, H, W = model.image_shape
+    if C not in (1, 3):
+        raise WrongArgument(f"predict reads pictures of 1 or 3 channels; the network in {run} takes {C}")
+    pixels = [
+        torch.from_numpy(picture(Path(image), (W, H), "L" if C == 1 else "RGB").copy()) for image in images
+    ]
+    rows = lengths_of(model, torch.stack(pixels)).tolist()
+    told = [
+        {"image": image, "class": names[row.index(max(row))], "lengths": dict(zip(names, row, strict=True))}
+        for image, row in zip(images, rows, strict=True)
+    ]
+    if settings.json:
+        print(json.dumps(told))
+        return
+    for entry in told:
+        longest = sorted(entry["lengths"].items(), key=lambda item: -item[1])[:5]
+        print(
+            f"{entry['image']}: {entry['class']}   "
+            + "  ".join(f"{name} {value:.3f}" for name, value in longest)
+        )
+
+
+def inspect(settings: Settings, run: str | None) -> None:
+    """Show a network's stages, shapes, parameters, capsule lengths and bytes kept for backward."""
+    import torch
+
+    from mocapsnet import data
+    from mocapsnet.data.augment import standardise, to_pixels
+    from mocapsnet.data.classes import shape_of
+    from mocapsnet.measure.inspect import inspect
+    from mocapsnet.nn.network import load
+
+    settings = settings.resolved()
+    model = load(run) if run else build(settings, *shape_of(settings.dataset))
+    if model.image_shape == (1, 28, 28):
+        images = standardise(to_pixels(data.load("mnist6k").test.images[:8]))
+    else:
+        images = torch.randn(8, *model.image_shape, generator=torch.Generator().manual_seed(0))
+    stages, kept = inspect(model, images)
+    print(f"{'stage':<18} {'made of':<17} {'shape':<14} {'parameters':>10}  mean capsule length")
+    for stage in stages:
+        size = "x".join(map(str, stage.shape))
+        mean = "" if stage.length is None else f"{stage.length:.2e}"
+        print(f"{stage.name:<18} {stage.kind:<17} {size:<14} {stage.parameters:>10,}  {mean}")
+    print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+    print(f"{kept:,} bytes kept for backward per image, parameters not counted")
+
+
+def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "CapsuleNetwork":
+    """The network that settings describe, its weights drawn by their seed."""
+    import torch
+
+    from mocapsnet.nn.network import NETWORKS
+
+    network = {name.lower(): network for name, network in NETWORKS.items()}[settings.model]
+    torch.manual_seed(settings.seed)
+    return network(image_shape, classes, **chosen(settings, network))
+
+
+def chosen(settings: Settings, function: Callable[..., Any]) -> dict[str, Any]:
+    """Those settings that a function takes by their name."""
+    names = signatures.signature(function).parameters
+    return {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+
+
+class Verb(NamedTuple):
+    """A command: its function, the settings it takes, and how many words each of its positionals takes."""
+
+    function: Callable[..., None]
+    settings: type[Any]
+    positionals: dict[str, str | None]
+
+
+VERBS = {
+    "train": Verb(train, Settings, {}),
+    "evaluate": Verb(evaluate, EvaluateSettings, {"run": None}),
+    "predict": Verb(predict, PredictSettings, {"run": None, "images": "+"}),
+    "inspect": Verb(inspect, Settings, {"run": "?"}),
+}
+POSITIONALS = {"run": "The folder of a finished run.", "images": "Any pictures that Pillow opens."}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,26 +195,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     commands = parser.add_subcommands(dest="command")
     for name, verb in VERBS.items():
-        command = Parser(description=verb.__doc__, allow_abbrev=False)
+        command = Parser(description=verb.function.__doc__, allow_abbrev=False)
+        for positional, words in verb.positionals.items():
+            command.add_argument(positional, nargs=words, help=POSITIONALS[positional])
         command.add_argument("--config", action="config", help="A YAML file with any of these settings.")
-        command.add_class_arguments(settings_of(verb))
-        commands.add_subcommand(name, command, help=verb.__doc__)
+        command.add_class_arguments(verb.settings)
+        commands.add_subcommand(name, command, help=verb.function.__doc__)
         command.prog = f"mocapsnet {name}"
-        command.hints = get_type_hints(settings_of(verb))
+        command.hints = get_type_hints(verb.settings)
     namespace = parser.parse_args(arguments)
     verb, values = VERBS[namespace.command], namespace[namespace.command].as_dict()
-    settings = settings_of(verb)(**{name: values[name] for name in get_type_hints(settings_of(verb))})
-    from mocapsnet.ops.arguments import WrongArgument
-
+    settings = verb.settings(**{name: values[name] for name in get_type_hints(verb.settings)})
     try:
-        verb(settings)
+        verb.function(settings, **{name: values[name] for name in verb.positionals})
     except WrongArgument as error:
-        refuse(f"mocapsnet {namespace.command}", str(error))
-
-
-def settings_of(verb: Callable[[Any], None]) -> type[Any]:
-    """The dataclass of settings that a verb takes."""
-    return get_type_hints(verb)["settings"]
+        say(f"mocapsnet {namespace.command}", error, 2)
+    except (BrokenFile, Busy, NotFinite, OSError, ImportError) as error:
+        say(f"mocapsnet {namespace.command}", error, 1)
+    except KeyboardInterrupt as error:
+        raise SystemExit(getattr(error, "exit_code", 130)) from error
 
 
 class Parser(ArgumentParser):
@@ -81,7 +223,7 @@ class Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Refuse the arguments, with the nearest word where one is misspelt."""
-        refuse(self.prog, self.explain(message))
+        say(self.prog, self.explain(message), 2)
 
     def explain(self, message: str) -> str:
         """The parser's message in our words."""
@@ -92,7 +234,7 @@ class Parser(ArgumentParser):
             return f"there is no {flag}{nearest(flag, [f'--{name}' for name in self.hints])}"
         if unknown := re.search(r"invalid choice: '(.*?)'", message):
             return f"there is no {unknown[1]}{nearest(unknown[1], [*VERBS])}"
-        if "was not provided" in message:
+        if '"command"' in message:
             return f"give a command: {', '.join(VERBS)}; --help says more"
         return message
 
@@ -117,10 +259,10 @@ def nearest(word: str, words: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else "; --help lists what there is"
 
 
-def refuse(program: str, message: str) -> NoReturn:
-    """One line on standard error, exit code 2."""
-    sys.stderr.write(f"{program}: {' '.join(message.split())}\n")
-    raise SystemExit(2)
+def say(program: str, message: object, code: int) -> NoReturn:
+    """One line on standard error, then the end."""
+    sys.stderr.write(f"{program}: {' '.join(str(message).split())}\n")
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

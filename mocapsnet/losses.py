@@ -4,7 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from mocapsnet.ops.arguments import WrongArgument, one_of
+from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.arguments import one_of
 from mocapsnet.ops.target import target
 
 

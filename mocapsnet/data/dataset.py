@@ -1,17 +1,16 @@
 """A data set in memory: images as uint8 tensors, labels as indices."""
 
-from dataclasses import dataclass
-from importlib.resources import as_file, files
-from pathlib import Path
-from typing import NamedTuple
+import re
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from mocapsnet.ops.arguments import one_of
-
-NAMES = ("mnist6k",)
+from mocapsnet.errors import BrokenFile, WrongArgument
+from mocapsnet.ops.arguments import at_least
 
 
 class Split(NamedTuple):
@@ -24,15 +23,20 @@ class Split(NamedTuple):
         """The same on another device."""
         return Split(self.images.to(device), self.labels.to(device))
 
+    def take(self, indices: Tensor) -> "Split":
+        """Some of the images, with their labels."""
+        return Split(self.images[indices], self.labels[indices])
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a network is trained on and tested with."""
+    """What a network is trained on, perhaps chosen by, and tested with."""
 
     name: str
     train: Split
     test: Split
     class_names: tuple[str, ...]
+    validation: Split | None = None
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -45,25 +49,44 @@ class Dataset:
         """K, the number of classes."""
         return len(self.class_names)
 
+    @property
+    def slug(self) -> str:
+        """The name, fit for a file: folder:my/birds is folder-my-birds."""
+        return re.sub(r"[^\w.]+", "-", self.name).strip("-.")
 
-def load(name: str = "mnist6k") -> Dataset:
-    """Load a data set by name.
+    def limit(self, count: int) -> "Dataset":
+        """Only count training images, always the same ones, in their old order."""
+        at_least("limit", count, 1)
+        total = len(self.train.labels)
+        if count > total:
+            raise WrongArgument(f"limit must be <= {total}, the training images there are, got {count}")
+        drawn = torch.randperm(total, generator=torch.Generator().manual_seed(0))[:count]
+        return replace(self, train=self.train.take(drawn.sort().values))
 
-    mnist6k: 5,000 training and 1,000 test digits of MNIST, embedded in the package.
+    def hold_out(self, fraction: float, seed: int = 0) -> "Dataset":
+        """A fraction of the training images, drawn by seed, becomes the validation split; 0 is none."""
+        total = len(self.train.labels)
+        if not 0 <= fraction < 1:
+            raise WrongArgument(f"validation must be >= 0 and < 1, got {fraction!r}")
+        if fraction == 0:
+            return self
+        count = round(fraction * total)
+        if not 0 < count < total:
+            raise WrongArgument(
+                f"validation must leave images on both sides, got {fraction!r}, which is {count} of {total}"
+            )
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        held, kept = order[:count].sort().values, order[count:].sort().values
+        return replace(self, train=self.train.take(kept), validation=self.train.take(held))
 
-    >>> load("mnist6k").train.images.shape
-    torch.Size([5000, 1, 28, 28])
-    """
-    one_of("dataset", name, NAMES)
-    with as_file(files("mocapsnet.data") / f"{name}.npz") as path:
-        train, test = read_npz(path)
-    return Dataset(name, train, test, tuple("0123456789"))
 
-
-def read_npz(path: Path) -> tuple[Split, Split]:
-    """Read X uint8 [N,H,W,C] (training images first), Y [N] and n_train."""
-    with np.load(path, allow_pickle=False) as archive:
-        images = torch.from_numpy(archive["X"]).movedim(-1, 1).contiguous()
-        labels = torch.from_numpy(archive["Y"].astype(np.int64))
-        n_train = int(archive["n_train"])
-    return Split(images[:n_train], labels[:n_train]), Split(images[n_train:], labels[n_train:])
+def split_of(place: str, images: NDArray[Any], labels: NDArray[Any], classes: int) -> Split:
+    """Images uint8 [N,C,H,W] and as many labels, each within 0..classes-1, as tensors; place is to blame."""
+    if images.size == 0:
+        raise BrokenFile(f"{place} holds no image")
+    if len(images) != len(labels):
+        raise BrokenFile(f"{place} holds {len(labels)} labels for {len(images)} images")
+    for label in (int(labels.min()), int(labels.max())):
+        if not 0 <= label < classes:
+            raise BrokenFile(f"{place} holds the label {label}, outside 0..{classes - 1}")
+    return Split(torch.from_numpy(np.array(images, order="C")), torch.from_numpy(labels.astype(np.int64)))

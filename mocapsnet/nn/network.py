@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.nn.decoder import Decoder, mask
 from mocapsnet.nn.primary import PrimaryCapsules, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
@@ -17,7 +18,7 @@ from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
 from mocapsnet.ops import length
-from mocapsnet.ops.arguments import WrongArgument, at_least, one_of
+from mocapsnet.ops.arguments import at_least, one_of
 
 WEIGHTS = "model.safetensors"
 
@@ -234,9 +235,10 @@ def load(folder: str | Path) -> CapsuleNetwork:
         config = json.loads((folder / "config.json").read_text())
         network = NETWORKS[config.pop("model")]
         model = network(**config)
-        model.load_state_dict(load_file(folder / WEIGHTS))
+        weights = load_file(folder / WEIGHTS)
+        model.to(weights["caps1.W"].dtype).load_state_dict(weights)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{folder} holds no network that can be loaded: {error}") from error
+        raise BrokenFile(f"{folder} holds no network that can be loaded: {error}") from error
     return model
 
 
@@ -248,9 +250,10 @@ def to_momentum(rescapsnet: ResCapsNet, gamma: float = 0.9) -> MoCapsNet:
     if not isinstance(rescapsnet, ResCapsNet):
         raise WrongArgument(f"to_momentum takes a ResCapsNet, got {type(rescapsnet).__name__}")
     config = {name: value for name, value in rescapsnet.config.items() if name != "model"}
-    mocapsnet = MoCapsNet(**config, gamma=gamma)
+    W = rescapsnet.caps1.W
+    mocapsnet = MoCapsNet(**config, gamma=gamma).to(W.device, W.dtype).train(rescapsnet.training)
     mocapsnet.load_state_dict(rescapsnet.state_dict())
-    return mocapsnet.to(rescapsnet.caps1.W.device, rescapsnet.caps1.W.dtype).train(rescapsnet.training)
+    return mocapsnet
 
 
 def checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
+from mocapsnet.errors import WrongArgument
 from mocapsnet.ops import squash
-from mocapsnet.ops.arguments import WrongArgument
 
 STRIDE = 2
 

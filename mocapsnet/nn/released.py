@@ -17,13 +17,14 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
+from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.decoder import Decoder, mask
 from mocapsnet.nn.network import CapsuleOutput, checked_shape
 from mocapsnet.nn.primary import STRIDE, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
-from mocapsnet.ops.arguments import WrongArgument, at_least, one_of
+from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.ops.rba.reference import couple, weighted_sum
 from mocapsnet.ops.votes import votes
 
@@ -162,23 +163,29 @@ def from_released(
 
     >>> model = mc.from_released(torch.load("mocapsnet.pt", weights_only=True), (3, 32, 32), classes=10)
     """
-    missing = [
-        key for key in ("conv1.weight", "primary.conv.weight", "caps1.W", "caps2.W") if key not in state_dict
-    ]
+    missing = [name for name in ("conv1.weight", "caps1.W", "caps2.W") if name not in state_dict]
     if missing:
-        raise WrongArgument(f"state_dict is not one of the released code: it has no {', '.join(missing)}")
-    _, capsules, _, capsule_dim, _ = state_dict["caps1.W"].shape
-    channels, _, kernel_size, _ = state_dict["conv1.weight"].shape
+        raise WrongArgument(f"state_dict is not one of the released code: it lacks {', '.join(missing)}")
+    _, capsules, primary, capsule_dim, _ = state_dict["caps1.W"].shape
+    channels, image_channels, kernel_size, _ = state_dict["conv1.weight"].shape
     _, found_classes, _, class_dim, _ = state_dict["caps2.W"].shape
     if found_classes != classes:
         raise WrongArgument(f"classes must be {found_classes}, as caps2.W has it, got {classes}")
+    image_shape = checked_shape(image_shape)
+    expected = primary_count(image_shape, channels, capsule_dim, kernel_size)
+    if (image_shape[0], expected) != (image_channels, primary):
+        raise WrongArgument(
+            f"image_shape must have {image_channels} channels and make {primary} primary capsules, "
+            f"as conv1.weight and caps1.W have it, got {image_shape}, which makes {expected}"
+        )
     momentum = any(".network." in key for key in state_dict)
     network = ReleasedNetwork(
         image_shape,
         classes,
         blocks=next(n for n in count() if not any(key.startswith(f"blocks.{n}.") for key in state_dict)),
         trunk="momentum" if momentum else "residual" if residual else "plain",
-        routing="sda" if "caps1.bias" in state_dict else "rba",
+        # Only SDA's layers have a bias, and only theirs has three axes.
+        routing="sda" if any(value.dim() == 3 for value in state_dict.values()) else "rba",
         iterations=iterations,
         capsules=capsules,
         capsule_dim=capsule_dim,
@@ -187,17 +194,28 @@ def from_released(
         kernel_size=kernel_size,
         gamma=gamma,
     )
+    names = {_released_name(own): own for own in network.state_dict()}
+    for wrong, verb in (
+        (names.keys() - state_dict.keys(), "lacks"),
+        (state_dict.keys() - names.keys(), "has also"),
+    ):
+        if wrong:
+            raise WrongArgument(
+                f"state_dict is not one of the released code: it {verb} {', '.join(sorted(wrong))}"
+            )
     # The released W and bias carry a leading axis of one, for the batch.
+    weights = {own: state_dict[name] for name, own in names.items()}
     network.load_state_dict(
-        {_own_key(key): value[0] if value.dim() in (3, 5) else value for key, value in state_dict.items()}
+        {own: value[0] if value.dim() in (3, 5) else value for own, value in weights.items()}
     )
     return network
 
 
-def _own_key(key: str) -> str:
-    """The name that a tensor of the released code has in ReleasedNetwork."""
-    if block := re.fullmatch(r"blocks\.(\d+)\.functions\.0\.network\.(\d)\.0\.(W|bias)", key):
-        return f"trunk.layers.{block[1]}.momentum.layers.{block[2]}.{block[3]}"
-    if block := re.fullmatch(r"blocks\.(\d+)\.functions\.(\d)\.0\.(W|bias)", key):
-        return f"trunk.layers.{2 * int(block[1]) + int(block[2])}.{block[3]}"
-    return re.sub("^decoder", "decoder.layers", re.sub("^conv1", "stem.conv", key))
+def _released_name(own: str) -> str:
+    """The name that the released code gives to a tensor of ReleasedNetwork."""
+    if layer := re.fullmatch(r"trunk\.layers\.(\d+)\.momentum\.layers\.(\d)\.(W|bias)", own):
+        return f"blocks.{layer[1]}.functions.0.network.{layer[2]}.0.{layer[3]}"
+    if layer := re.fullmatch(r"trunk\.layers\.(\d+)\.(W|bias)", own):
+        block, position = divmod(int(layer[1]), 2)
+        return f"blocks.{block}.functions.{position}.0.{layer[2]}"
+    return re.sub(r"^decoder\.layers", "decoder", re.sub(r"^stem\.conv", "conv1", own))

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mocapsnet.ops.arguments import WrongArgument, one_of
+from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.arguments import one_of
 from mocapsnet.ops.momentum import step
 
 

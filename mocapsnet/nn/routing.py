@@ -1,5 +1,6 @@
 """A fully connected capsule layer: transformation matrices and a routing."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mocapsnet import ops
+from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import at_least, one_of, positive, runnable
 
 
@@ -56,6 +58,8 @@ class CapsLayer(nn.Module):
         if gradient is not None:
             one_of("gradient", gradient, ("last", "all"))
         positive("weight_std", weight_std)
+        if routing_bias is not None and not math.isfinite(routing_bias):
+            raise WrongArgument(f"routing_bias must be a finite number or None, got {routing_bias!r}")
         runnable(backend, routing)
         self.routing = routing
         self.iterations = iterations

@@ -1,17 +1,12 @@
 """Wrong arguments are refused here, with the value, the limit and the way out."""
 
+import math
 from collections.abc import Collection
 from difflib import get_close_matches
 
 from torch import Tensor
 
-
-class WrongArgument(ValueError):
-    """An argument that cannot be meant."""
-
-
-class CannotRun(WrongArgument, RuntimeError):
-    """An argument that is right elsewhere and cannot be honoured here."""
+from mocapsnet.errors import CannotRun, WrongArgument
 
 
 def one_of(name: str, value: object, choices: Collection[str]) -> None:
@@ -29,9 +24,9 @@ def at_least(name: str, value: object, limit: int) -> None:
 
 
 def positive(name: str, value: float) -> None:
-    """Refuse what is not a number above zero."""
-    if not value > 0:
-        raise WrongArgument(f"{name} must be > 0, got {value!r}")
+    """Refuse what is not a finite number above zero."""
+    if not 0 < value < math.inf:
+        raise WrongArgument(f"{name} must be a finite number > 0, got {value!r}")
 
 
 def runnable(backend: str, op: str) -> None:

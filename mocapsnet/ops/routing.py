@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from mocapsnet.ops.arguments import WrongArgument, one_of, routable
+from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.arguments import one_of, routable
 from mocapsnet.ops.em import reference as em_reference
 from mocapsnet.ops.rba import reference as rba_reference
 from mocapsnet.ops.sda import reference as sda_reference

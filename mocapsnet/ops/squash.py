@@ -26,3 +26,13 @@ def squash(s: Tensor) -> Tensor:
     """
     n = length(s).unsqueeze(-1)
     return s * (n / (1 + n.square()))
+
+
+def direction(s: Tensor) -> Tensor:
+    """The unit vector s/‖s‖, [..., E] -> [..., E]; a vector shorter than 1e-8 has none and stays as it is.
+
+    >>> direction(torch.tensor([3.0, 4.0]))
+    tensor([0.6000, 0.8000])
+    """
+    n = length(s).unsqueeze(-1)
+    return torch.where(n > 1e-8, s / n, s)

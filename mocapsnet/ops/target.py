@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mocapsnet.ops.arguments import WrongArgument
+from mocapsnet.errors import WrongArgument
 
 
 def target(labels: Tensor, lengths: Tensor) -> Tensor:
@@ -13,6 +13,8 @@ def target(labels: Tensor, lengths: Tensor) -> Tensor:
     tensor([[0., 0., 1.],
             [1., 0., 0.]])
     """
+    if lengths.dim() != 2:
+        raise WrongArgument(f"lengths must be [B, K], got shape {tuple(lengths.shape)}")
     B, K = lengths.shape
     if labels.shape == (B, K):
         return labels.to(lengths.dtype)

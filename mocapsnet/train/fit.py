@@ -1,26 +1,34 @@
 """The training loop, to be read from top to bottom."""
 
-import sys
+import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
-from tqdm import tqdm
+from torch import Tensor, nn
 
 from mocapsnet.data import Dataset, Split
 from mocapsnet.data.augment import crop, crop_offsets, standardise, to_pixels
+from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
 from mocapsnet.losses import capsule_loss
 from mocapsnet.nn.network import CapsuleNetwork
-from mocapsnet.ops.arguments import CannotRun, at_least, one_of, positive
-from mocapsnet.train import record
+from mocapsnet.ops.arguments import at_least, one_of, positive
+from mocapsnet.train import checkpoint, record
+from mocapsnet.train.culprit import check_finite
+from mocapsnet.train.optimizers import LEARNING_RATES, make_optimizer
 from mocapsnet.train.pictures import draw_pictures
+from mocapsnet.train.progress import Progress
+from mocapsnet.train.signals import Signals
+from mocapsnet.train.state import State
 
 TEST_BATCH = 500
+SECONDS_BETWEEN_CHECKPOINTS = 60
 AVAILABLE: dict[str, Callable[[], bool]] = {
     "cuda": torch.cuda.is_available,
     "mps": torch.backends.mps.is_available,
@@ -41,81 +49,151 @@ def fit(
     *,
     epochs: int = 30,
     batch: int = 128,
-    lr: float = 1e-3,
+    optimizer: str = "adam",
+    lr: float | None = None,
     decay: float = 0.96,
+    validation: float = 0.0,
+    limit: int | None = None,
     seed: int = 0,
     device: str = "auto",
     output: str | Path | None = None,
+    resume: str = "auto",
 ) -> Run:
     """Train a capsule network in place and write a run folder.
 
-    Adam, its learning rate times decay after every epoch; images padded by 2, cropped at random and
-    standardised, test images only standardised. The test set is measured and never selects anything.
+    Images are padded by 2, cropped at random and standardised, validation and test images only standardised.
+    Adam's learning rate (1e-3) is multiplied by decay after every epoch; Ranger21 (1e-2) has its own.
+    The test set is measured and never selects anything. A run that was stopped goes on from its folder's last
+    checkpoint, bit for bit on a CPU; resume="never" refuses a folder that holds a run.
 
     >>> run = mc.fit(mc.MoCapsNet((1, 28, 28), classes=10, channels=64), mc.data.load("mnist6k"), epochs=3)
     """
-    at_least("epochs", epochs, 1)
-    at_least("batch", batch, 1)
-    at_least("seed", seed, 0)
+    one_of("optimizer", optimizer, LEARNING_RATES)
+    one_of("resume", resume, ("auto", "never"))
+    lr = LEARNING_RATES[optimizer] if lr is None else lr
+    for name, value, least in (("epochs", epochs, 1), ("batch", batch, 1), ("seed", seed, 0)):
+        at_least(name, value, least)
     positive("lr", lr)
     positive("decay", decay)
-    one_of("device", device, ("auto", *AVAILABLE))
-    if device != "auto" and not AVAILABLE[device]():
-        raise CannotRun(f"device={device!r} cannot be used: torch finds none here; use 'auto' or 'cpu'")
+    where = pick_device(device)
+    if limit is not None:
+        dataset = dataset.limit(limit)
+    dataset = dataset.hold_out(validation, seed)
     config = {
         "network": model.config,
         "dataset": dataset.name,
+        "class_names": list(dataset.class_names),
+        "data_sha256": fingerprint(dataset),
         "epochs": epochs,
         "batch": batch,
-        "optimizer": "adam",
+        "optimizer": optimizer,
         "lr": lr,
         "decay": decay,
+        "validation": validation,
+        "limit": limit,
+        "seed": seed,
     }
-    name = f"{model.config['model'].lower()}-{dataset.name}"
-    folder = Path(output) if output else Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{model.config['model'].lower()}-{dataset.slug}"
+    folder = Path(output) if output else Path("runs") / name
     folder.mkdir(parents=True, exist_ok=True)
+    with checkpoint.locked(folder), Signals() as signals:
+        return train(model, dataset, config, where, folder, resume, signals)
 
-    fabric = Fabric(accelerator=device, devices=1)
-    optimizer = torch.optim.Adam(model.parameters(), lr)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, decay)
-    network, optimizer = fabric.setup(model, optimizer)
-    train, test = dataset.train.to(fabric.device), dataset.test.to(fabric.device)
-    rows: list[record.Row] = []
-    started = time.perf_counter()
-    with Progress(epochs, len(train.labels)) as progress:
-        for epoch in range(epochs):
-            epoch_started = time.perf_counter()
-            lr_now = float(schedule.get_last_lr()[0])
+
+def train(
+    model: CapsuleNetwork,
+    dataset: Dataset,
+    config: dict[str, Any],
+    device: torch.device,
+    folder: Path,
+    resume: str,
+    signals: Signals,
+) -> Run:
+    """The loop itself, in a folder that is locked."""
+    epochs, batch, seed = config["epochs"], config["batch"], config["seed"]
+    count = len(dataset.train.labels)
+    fabric = Fabric(accelerator=device.type, devices=1)
+    optimizer, schedule = make_optimizer(
+        config["optimizer"],
+        model.parameters(),
+        config["lr"],
+        config["decay"],
+        steps=epochs * math.ceil(count / batch),
+    )
+    network, fabric_optimizer = fabric.setup(model, optimizer)
+    state = State(config, model, optimizer, schedule)
+    if saved := checkpoint.latest(folder):
+        check_same_run(saved, config, folder, resume)
+        state.load_state_dict(saved)
+        if finished := record.finished(folder, config):
+            return Run(folder, finished)
+    record.write_config(folder, config)
+    train_set, test_set = dataset.train.to(fabric.device), dataset.test.to(fabric.device)
+    validation_set = dataset.validation and dataset.validation.to(fabric.device)
+    last_saved = time.perf_counter()
+    with Progress(epochs, count, state) as progress, record.Board(folder, state.epoch) as board:
+        for epoch in range(state.epoch, epochs):
             network.train()
-            loss_sum = correct = torch.zeros((), device=fabric.device)
-            for indices, offsets in batches(len(train.labels), batch, seed, epoch):
+            started = time.perf_counter() - state.seconds
+            for indices, offsets in islice(batches(count, batch, seed, epoch), state.step, None):
                 indices, offsets = indices.to(fabric.device), offsets.to(fabric.device)
-                pixels, labels = to_pixels(crop(train.images[indices], offsets)), train.labels[indices]
-                result = network(standardise(pixels), labels)
-                loss = capsule_loss(result, labels, pixels)
-                optimizer.zero_grad()
+                pixels, labels = (
+                    to_pixels(crop(train_set.images[indices], offsets)),
+                    train_set.labels[indices],
+                )
+                images = standardise(pixels)
+                output = network(images, labels)
+                loss = capsule_loss(output, labels, pixels)
+                fabric_optimizer.zero_grad()
                 fabric.backward(loss)
-                optimizer.step()
-                loss_sum = loss_sum + loss.detach() * len(labels)
-                correct = correct + (result.lengths.argmax(1) == labels).sum()
-                progress.advance(epoch, len(labels), loss_sum, correct)
-            schedule.step()
-            seconds = time.perf_counter() - epoch_started
-            row = record.Row(
-                epoch=epoch + 1,
-                lr=lr_now,
-                train_loss=float(loss_sum) / len(train.labels),
-                train_accuracy=float(correct) / len(train.labels),
-                test_accuracy=accuracy(model, test),
-                seconds=seconds,
-                images_per_second=len(train.labels) / seconds,
-            )
-            rows.append(row)
+                check_finite(loss, model, epoch * math.ceil(count / batch) + state.step + 1, images, labels)
+                fabric_optimizer.step()
+                state.count(loss, (output.lengths.argmax(1) == labels).sum(), len(labels))
+                progress.advance(state, len(labels))
+                if signals.pending or time.perf_counter() - last_saved > SECONDS_BETWEEN_CHECKPOINTS:
+                    state.seconds = time.perf_counter() - started
+                    checkpoint.save(folder, state.state_dict())
+                    last_saved = time.perf_counter()
+                if signals.pending:
+                    raise Interrupted(signals.pending)
+            seconds = time.perf_counter() - started
+            validation_accuracy = accuracy(model, validation_set) if validation_set else None
+            row = state.finish_epoch(validation_accuracy, accuracy(model, test_set), seconds)
+            checkpoint.save(folder, state.state_dict())
+            last_saved = time.perf_counter()
+            record.write_metrics(folder, state.rows)
+            board.write(row)
             progress.finish(row)
-    seconds = time.perf_counter() - started
-    record.write(folder, model, rows, config, seed, seconds, fabric.device)
-    draw_pictures(folder, model, rows, test, dataset.class_names)
-    return Run(folder, rows[-1].test_accuracy)
+            if signals.pending:
+                raise Interrupted(signals.pending)
+    model.save(folder)
+    draw_pictures(folder, model, state.rows, test_set, dataset.class_names)
+    record.write_run(folder, model, state.rows, config, fabric.device)
+    return Run(folder, state.rows[-1].test_accuracy)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name, the best there is for auto; one that is not here is refused."""
+    one_of("device", name, ("auto", *AVAILABLE))
+    if name == "auto":
+        name = next(name for name, available in AVAILABLE.items() if available())
+    elif not AVAILABLE[name]():
+        raise CannotRun(f"device={name!r} cannot be used: torch finds none here; use 'auto' or 'cpu'")
+    return torch.device(name)
+
+
+def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path, resume: str) -> None:
+    """Refuse to go on with a run that was another one; only Adam's may be given more epochs."""
+    if resume == "never":
+        raise WrongArgument(f"{folder} holds a run already; choose another output folder or resume='auto'")
+    was = saved["config"]
+    free = {"epochs"} if config["optimizer"] == "adam" and config["epochs"] >= saved["epoch"] else set()
+    for name in config.keys() - free:
+        if was.get(name) != config[name]:
+            raise WrongArgument(
+                f"{folder} holds a run with {name} {was.get(name)!r}, got {config[name]!r}; "
+                "choose another output folder"
+            )
 
 
 def batches(count: int, batch: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -126,56 +204,25 @@ def batches(count: int, batch: int, seed: int, epoch: int) -> Iterator[tuple[Ten
     return zip(order.split(batch), offsets.split(batch), strict=True)
 
 
-@torch.no_grad()
-def accuracy(model: CapsuleNetwork, split: Split) -> float:
+def accuracy(model: nn.Module, split: Split) -> float:
     """The fraction of images whose longest class capsule is the labelled one."""
+    return float((lengths_of(model, split.images).argmax(1) == split.labels).double().mean())
+
+
+@torch.no_grad()
+def lengths_of(model: nn.Module, images: Tensor) -> Tensor:
+    """The lengths [N,K] that a model gives to images, uint8 [N,C,H,W]."""
     was_training = model.training
     model.eval()
-    correct = sum(
-        (model(standardise(to_pixels(images))).lengths.argmax(1) == labels).sum()
-        for images, labels in zip(split.images.split(TEST_BATCH), split.labels.split(TEST_BATCH), strict=True)
-    )
+    found = [model(standardise(to_pixels(part))).lengths for part in images.split(TEST_BATCH)]
     model.train(was_training)
-    return int(correct) / len(split.labels)
+    return torch.cat(found)
 
 
-class Progress:
-    """A live bar over the whole run on a terminal, and a line per epoch everywhere."""
-
-    def __init__(self, epochs: int, images: int) -> None:
-        self.epochs = epochs
-        self.images = images
-        self.seen = 0
-        self.bar = tqdm(
-            total=epochs * images,
-            unit=" images",
-            bar_format="{desc} |{bar}| {rate_fmt}{postfix}, {remaining} left",
-            dynamic_ncols=True,
-            leave=False,
-            disable=not sys.stderr.isatty(),
-        )
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
-
-    def advance(self, epoch: int, images: int, loss_sum: Tensor, correct: Tensor) -> None:
-        """Count a batch; loss and accuracy are read from the device only when the bar is drawn anew."""
-        self.seen += images
-        if self.bar.update(images):
-            self.bar.set_description(f"epoch {epoch + 1}/{self.epochs}", refresh=False)
-            self.bar.set_postfix_str(
-                f"loss {float(loss_sum) / self.seen:.4f}, accuracy {float(correct) / self.seen:.2%}",
-                refresh=False,
-            )
-
-    def finish(self, row: record.Row) -> None:
-        """Print an epoch's line above the bar."""
-        self.seen = 0
-        self.bar.write(
-            f"epoch {row.epoch:>{len(str(self.epochs))}}/{self.epochs}  loss {row.train_loss:.4f}  "
-            f"train {row.train_accuracy:.2%}  test {row.test_accuracy:.2%}  "
-            f"{row.images_per_second:,.0f} images/s"
-        )
+def fingerprint(dataset: Dataset) -> str:
+    """A digest of every image and label, so that a run never goes on with other data."""
+    digest = hashlib.sha256()
+    for split in (dataset.train, dataset.validation, dataset.test):
+        for tensor in split or ():
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

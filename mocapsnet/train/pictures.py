@@ -8,7 +8,7 @@ import torch
 from mocapsnet.data import Split
 from mocapsnet.data.augment import standardise, to_pixels
 from mocapsnet.nn.network import CapsuleNetwork
-from mocapsnet.train.record import Row
+from mocapsnet.train.state import Row
 
 EXAMPLES = 10
 

@@ -1,51 +1,51 @@
-"""What a run leaves behind: run.json, metrics.csv, config.json and model.safetensors."""
+"""What a run leaves behind beside its weights: config.yaml, metrics.csv, TensorBoard's log and run.json."""
 
 import csv
 import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+import yaml
+from torch import nn
 
 import mocapsnet
-from mocapsnet.nn.network import CapsuleNetwork
+from mocapsnet.errors import BrokenFile
+from mocapsnet.train.settings import Settings
+from mocapsnet.train.state import Row
 
 
-class Row(NamedTuple):
-    """One epoch, a line of metrics.csv. Accuracies are fractions."""
-
-    epoch: int
-    lr: float
-    train_loss: float
-    train_accuracy: float
-    test_accuracy: float
-    seconds: float
-    images_per_second: float
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """Write config.yaml, which `mocapsnet train --config` takes to repeat the run."""
+    network = {name: value for name, value in config["network"].items() if name in Settings.__annotations__}
+    settings = {name: value for name, value in config.items() if name in Settings.__annotations__}
+    flat = {**settings, **network, "model": config["network"]["model"].lower()}
+    (folder / "config.yaml").write_text(yaml.safe_dump(flat, sort_keys=False))
 
 
-def write(
-    folder: Path,
-    model: CapsuleNetwork,
-    rows: list[Row],
-    config: dict[str, Any],
-    seed: int,
-    seconds: float,
-    device: torch.device,
-) -> None:
-    """Write the four files of a finished run."""
-    model.save(folder)
+def write_metrics(folder: Path, rows: Sequence[Row]) -> None:
+    """Write metrics.csv, a line per epoch."""
     with (folder / "metrics.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(Row._fields)
         writer.writerows(rows)
+
+
+def write_run(
+    folder: Path, model: nn.Module, rows: Sequence[Row], config: dict[str, Any], device: torch.device
+) -> None:
+    """Write run.json, the last file of a finished run."""
     run = {
         "test_accuracy": rows[-1].test_accuracy,
-        "seed": seed,
-        "seconds": round(seconds, 3),
+        "validation_accuracy": rows[-1].validation_accuracy,
+        "seed": config["seed"],
+        "seconds": round(sum(row.seconds for row in rows), 3),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "config": config,
         "commit": commit(),
@@ -53,6 +53,51 @@ def write(
         "hardware": hardware(device),
     }
     (folder / "run.json").write_text(json.dumps(run, indent=2) + "\n")
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Read run.json; a missing or broken one is named."""
+    path = folder / "run.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no run.json: give the folder of a finished run")
+    try:
+        run = json.loads(path.read_text())
+        return {**run, "config": {**run["config"]}}
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenFile(f"{path} is not a run's record: {error}") from error
+
+
+def finished(folder: Path, config: dict[str, Any]) -> float | None:
+    """The test accuracy of the run in a folder, if it is this one and has ended."""
+    if not (folder / "run.json").is_file():
+        return None
+    run = read_run(folder)
+    return run["test_accuracy"] if run["config"] == config else None
+
+
+class Board:
+    """TensorBoard's log of a run, where tensorboard is installed."""
+
+    def __init__(self, folder: Path, epoch: int) -> None:
+        self.writer: Any = None
+        if find_spec("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
+
+    def __enter__(self) -> "Board":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.writer:
+            self.writer.close()
+
+    def write(self, row: Row) -> None:
+        """Log every number of an epoch."""
+        if self.writer:
+            for name, value in row._asdict().items():
+                if name != "epoch" and value is not None:
+                    self.writer.add_scalar(name, value, row.epoch)
 
 
 def versions() -> dict[str, str]:

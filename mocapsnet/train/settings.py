@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-# A small network for the embedded digits, so that two CPU cores train it in about two minutes.
-DEFAULTS = {"mnist6k": {"epochs": 16, "batch": 32, "capsules": 16, "channels": 32}}
+# The paper's network and training, and a small one for the embedded digits: two CPU cores, two minutes.
+PAPER = {"epochs": 60, "batch": 128, "capsules": 32, "channels": 256}
+SMALL = {"epochs": 16, "batch": 32, "capsules": 8, "channels": 32}
+DEFAULTS = {"mnist6k": SMALL, "mnist": PAPER | {"epochs": 30}}
 
 
 @dataclass(frozen=True)
@@ -12,17 +14,23 @@ class Settings:
     """Everything that `mocapsnet train` takes.
 
     Attributes:
-        dataset: The data set's name.
+        dataset: mnist6k, mnist, fashion_mnist, svhn, cifar10, cifar100, folder:PATH, or NAME of NAME.npz.
+        data: The folder that holds data sets.
+        download: Fetch official files that are not there.
         model: The network.
         blocks: Blocks of two routed layers.
         routing: How capsules agree.
         epochs: Passes over the training set; null is the data set's default.
         batch: Images per step; null is the data set's default.
-        lr: Adam's learning rate at the start.
-        decay: What the learning rate is multiplied with after every epoch.
+        optimizer: Adam, or Ranger21 with its own schedule.
+        lr: The learning rate at the start; null is the optimizer's default.
+        decay: What Adam's learning rate is multiplied with after every epoch.
+        validation: The fraction of the training set that is held out.
+        limit: How many training images are used; null is all.
         seed: Of the weights, the order of the images and their crops.
         device: Where to train; auto takes the best there is.
         output: The run folder; runs/<date-time-name> by default.
+        resume: auto goes on with the run in the output folder; never refuses to.
         iterations: Routing iterations.
         capsules: Capsules in CapsLayer 1 and in every block; null is the data set's default.
         capsule_dim: Size of those capsules and of the primary ones.
@@ -39,17 +47,23 @@ class Settings:
         arithmetic: What a momentum trunk computes its state in.
     """
 
-    dataset: Literal["mnist6k"] = "mnist6k"
+    dataset: str = "mnist6k"
+    data: str = "data"
+    download: bool = False
     model: Literal["mocapsnet", "rescapsnet", "capsnet"] = "mocapsnet"
     blocks: int = 1
     routing: Literal["rba", "leaky-rba", "sda", "em"] = "rba"
     epochs: int | None = None
     batch: int | None = None
-    lr: float = 1e-3
+    optimizer: Literal["adam", "ranger21"] = "adam"
+    lr: float | None = None
     decay: float = 0.96
+    validation: float = 0.0
+    limit: int | None = None
     seed: int = 0
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
     output: str | None = None
+    resume: Literal["auto", "never"] = "auto"
     iterations: int = 3
     capsules: int | None = None
     capsule_dim: int = 8
@@ -67,7 +81,7 @@ class Settings:
 
     def resolved(self) -> "Settings":
         """The same with every null that the data set decides filled in."""
-        chosen: dict[str, Any] = {
-            name: value for name, value in DEFAULTS[self.dataset].items() if getattr(self, name) is None
-        }
-        return replace(self, **chosen)
+        defaults: dict[str, Any] = DEFAULTS.get(self.dataset, PAPER)
+        return replace(
+            self, **{name: value for name, value in defaults.items() if getattr(self, name) is None}
+        )

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mocapsnet.ops.squash import length
+from mocapsnet.ops.squash import direction, length
 from mocapsnet.ops.votes import earlier, votes
 
 
@@ -37,7 +37,7 @@ def em(
         log_a, mu, var = maximise(inverse_temperature(iteration), log_R, *early_inputs)
         log_R = (log_a.unsqueeze(2) + log_normal(early_inputs[0], mu, var)).log_softmax(1)
     log_a, mu, _ = maximise(inverse_temperature(iterations - 1), log_R, *inputs)
-    return (log_a.exp() / length(mu)).unsqueeze(-1) * mu, log_R.exp()
+    return log_a.exp().unsqueeze(-1) * direction(mu), log_R.exp()
 
 
 def maximise(

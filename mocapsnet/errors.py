@@ -1,0 +1,31 @@
+"""Every way in which something is refused. This file needs no torch."""
+
+import signal
+
+
+class WrongArgument(ValueError):
+    """An argument that cannot be meant."""
+
+
+class CannotRun(WrongArgument, RuntimeError):
+    """An argument that is right elsewhere and cannot be honoured here."""
+
+
+class BrokenFile(ValueError):
+    """A file that is there and cannot be used."""
+
+
+class Busy(RuntimeError):
+    """A run folder that another process is writing to."""
+
+
+class NotFinite(ArithmeticError):
+    """A training step whose loss or gradient is not finite; its update was not made."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that a signal ended after it was saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number

@@ -1,0 +1,57 @@
+"""How well a model does on a data set, as a whole and class by class."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mocapsnet.data import Split
+from mocapsnet.train.fit import lengths_of
+
+
+class Evaluation(NamedTuple):
+    """Accuracy as a fraction, and confusion [K,K]: how often a class (row) is seen as another."""
+
+    accuracy: float
+    confusion: Tensor
+
+    def per_class(self) -> list[float | None]:
+        """The accuracy of each class; None for a class that has no image."""
+        totals = self.confusion.sum(1).tolist()
+        right = self.confusion.diagonal().tolist()
+        return [hit / total if total else None for hit, total in zip(right, totals, strict=True)]
+
+
+def evaluate(model: nn.Module, split: Split, classes: int) -> Evaluation:
+    """Classify every image of a split."""
+    seen = lengths_of(model, split.images).argmax(1)
+    pairs = split.labels * classes + seen
+    confusion = torch.bincount(pairs, minlength=classes**2).view(classes, classes).cpu()
+    return Evaluation(int(confusion.diagonal().sum()) / len(split.labels), confusion)
+
+
+def draw_confusion(evaluation: Evaluation, class_names: Sequence[str], path: Path) -> None:
+    """Draw the confusion matrix, its rows scaled to one; needs matplotlib."""
+    from matplotlib.figure import Figure
+
+    K = len(class_names)
+    rows = evaluation.confusion / evaluation.confusion.sum(1, keepdim=True).clamp(min=1)
+    size = min(3 + 0.45 * K, 14)
+    figure = Figure(figsize=(size, size), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(rows.numpy(), cmap="Blues", vmin=0, vmax=1)
+    axes.set(
+        xlabel="seen as", ylabel="class", title=f"{evaluation.accuracy:.2%} of all images are seen right"
+    )
+    options: dict[str, Any] = {"fontsize": 9 if K <= 30 else 5}
+    axes.set_xticks(range(K), class_names, rotation=90 if max(map(len, class_names)) > 2 else 0, **options)
+    axes.set_yticks(range(K), class_names, **options)
+    if K <= 30:
+        for row in range(K):
+            for column in range(K):
+                if count := int(evaluation.confusion[row, column]):
+                    colour = "white" if rows[row, column] > 0.5 else "black"
+                    axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=8)
+    figure.savefig(path, dpi=130)

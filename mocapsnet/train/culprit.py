@@ -1,0 +1,63 @@
+"""Where a loss or a gradient first became infinite or NaN."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mocapsnet.errors import NotFinite
+
+
+def check_finite(loss: Tensor, model: nn.Module, step: int, *inputs: Tensor) -> None:
+    """Refuse the update of a step whose loss or gradients are not finite, and name the culprit."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if not (loss + norm).isfinite():
+        raise NotFinite(f"step {step}: {culprit(loss, model, *inputs)}; the update was not made")
+
+
+def culprit(loss: Tensor, model: nn.Module, *inputs: Tensor) -> str:
+    """The first thing that is not finite, in the order weights, images, layers, loss, gradients."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            return f"the weight {name} is not finite"
+    if not inputs[0].isfinite().all():
+        return "the images are not finite"
+    if module := first_bad_module(model, *inputs):
+        return f"the output of {module} is not finite"
+    if not loss.isfinite():
+        return f"the loss is {loss.item()}"
+    bad = [name for name, parameter in model.named_parameters() if not finite(parameter.grad)]
+    return (
+        f"the gradient of {bad[-1]} is not finite"
+        if bad
+        else "the gradients are finite one by one, but too large"
+    )
+
+
+def finite(value: Any) -> bool:
+    """Whether a tensor, or a tuple of them, is finite all over."""
+    if isinstance(value, tuple):
+        return all(finite(part) for part in value)
+    return not isinstance(value, Tensor) or bool(value.isfinite().all())
+
+
+@torch.no_grad()
+def first_bad_module(model: nn.Module, *inputs: Tensor) -> str | None:
+    """The first module, in the order they run, whose output is not finite."""
+    bad: list[str] = []
+
+    def watch(name: str, module: nn.Module) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            if not finite(output):
+                bad.append(name)
+
+        return module.register_forward_hook(hook)
+
+    hooks = [watch(name, module) for name, module in model.named_modules() if name]
+    try:
+        model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return bad[0] if bad else None

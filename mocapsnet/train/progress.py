@@ -1,0 +1,45 @@
+"""What a person sees while a run goes on."""
+
+import sys
+
+from tqdm import tqdm
+
+from mocapsnet.train.state import Row, State
+
+
+class Progress:
+    """A live bar over the whole run on a terminal, and a line per epoch everywhere."""
+
+    def __init__(self, epochs: int, images: int, state: State) -> None:
+        self.epochs = epochs
+        self.bar = tqdm(
+            total=epochs * images,
+            initial=state.epoch * images + state.seen,
+            unit=" images",
+            bar_format="{desc} |{bar}| {rate_fmt}{postfix}, {remaining} left",
+            dynamic_ncols=True,
+            leave=False,
+            disable=not sys.stderr.isatty(),
+        )
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def advance(self, state: State, images: int) -> None:
+        """Count a batch; loss and accuracy are read from the device only when the bar is drawn anew."""
+        if self.bar.update(images):
+            self.bar.set_description(f"epoch {state.epoch + 1}/{self.epochs}", refresh=False)
+            loss, accuracy = float(state.loss_sum) / state.seen, float(state.correct) / state.seen
+            self.bar.set_postfix_str(f"loss {loss:.4f}, accuracy {accuracy:.2%}", refresh=False)
+
+    def finish(self, row: Row) -> None:
+        """Print an epoch's line above the bar."""
+        validation = "" if row.validation_accuracy is None else f"validation {row.validation_accuracy:.2%}  "
+        self.bar.write(
+            f"epoch {row.epoch:>{len(str(self.epochs))}}/{self.epochs}  loss {row.train_loss:.4f}  "
+            f"train {row.train_accuracy:.2%}  {validation}test {row.test_accuracy:.2%}  "
+            f"{row.images_per_second:,.0f} images/s"
+        )

@@ -1,0 +1,101 @@
+import inspect
+
+import pytest
+import torch
+
+from mocapsnet import ops
+
+u, W, bias = torch.randn(2, 6, 3), torch.randn(4, 6, 5, 3), torch.randn(4, 5)
+
+
+@pytest.fixture(params=[ops.rba, ops.sda, ops.em], ids=["rba", "sda", "em"])
+def op(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"u": u[0]}, ["u must be [B, I, D]", "(6, 3)"]),
+        ({"W": W[0]}, ["W must be [J, I=6, E, D=3]", "(6, 5, 3)"]),
+        ({"W": W[:, :5]}, ["I=6", "(4, 5, 5, 3)"]),
+        ({"W": W[..., :2]}, ["D=3", "(4, 6, 5, 2)"]),
+        ({"W": W[:0]}, [">= 1", "(0, 6, 5, 3)"]),
+        ({"W": W[:, :, :0], "bias": None}, [">= 1", "(4, 6, 0, 3)"]),
+        ({"u": u[:, :0], "W": W[:, :0]}, [">= 1", "(4, 0, 5, 3)"]),
+        ({"bias": bias[0]}, ["bias must be [J=4, E=5] or None", "(5,)"]),
+        ({"bias": bias.T}, ["J=4, E=5", "(5, 4)"]),
+        ({"iterations": 0}, ["iterations", ">= 1", "got 0"]),
+        ({"iterations": -3}, [">= 1", "got -3"]),
+        ({"iterations": 2.5}, ["whole number", "got 2.5"]),
+        ({"iterations": True}, ["whole number", "got True"]),
+        ({"gradient": "lst"}, ["'last', 'all'", "got 'lst'", "did you mean 'last'?"]),
+        ({"gradient": None}, ["'last', 'all'", "got None"]),
+        ({"backend": "cuda"}, ["'auto', 'reference', 'fused'", "got 'cuda'"]),
+        ({"backend": "referense"}, ["did you mean 'reference'?"]),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_its_value_and_the_limit(op, arguments, parts):
+    with pytest.raises(ValueError, match=r"must be|>= 1") as error:
+        op(**({"u": u, "W": W, "bias": bias} | arguments))
+    assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_a_wrong_scope_is_refused():
+    with pytest.raises(ValueError, match=r"scope must be one of 'sample', 'batch', got 'image'"):
+        ops.sda(u, W, bias, scope="image")
+
+
+@pytest.mark.parametrize("name", ["beta_a", "beta_u"])
+@pytest.mark.parametrize("beta", [torch.zeros(5), torch.zeros(()), torch.zeros(1, 4)], ids=str)
+def test_betas_of_the_wrong_shape_are_refused(name, beta):
+    with pytest.raises(ValueError, match=rf"{name} must be \[J=4\] or None, got shape") as error:
+        ops.em(u, W, bias, **{name: beta})
+    assert str(tuple(beta.shape)) in str(error.value)
+
+
+def test_the_fused_backend_says_why_it_cannot_run(op):
+    with pytest.raises(
+        RuntimeError, match=r"backend='fused' cannot run: .*no fused kernel.*use backend='auto'"
+    ):
+        op(u, W, bias, backend="fused")
+
+
+def test_auto_is_the_reference(route):
+    assert torch.equal(route(u, W, bias, backend="auto"), route(u, W, bias, backend="reference"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_output_has_the_shape_and_dtype_of_the_inputs(route, dtype):
+    v = route(u.to(dtype), W.to(dtype), bias.to(dtype))
+    assert v.shape == (2, 4, 5)
+    assert v.dtype == dtype
+    assert v.isfinite().all()
+
+
+def test_an_empty_batch_gives_an_empty_batch(op):
+    assert op(u[:0], W, bias).shape == (0, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("op", "defaults"),
+    [
+        (ops.rba, {"bias": None, "iterations": 3, "backend": "auto", "leaky": False, "gradient": "last"}),
+        (ops.sda, {"bias": None, "iterations": 3, "scope": "sample", "gradient": "all", "backend": "auto"}),
+        (
+            ops.em,
+            {
+                "bias": None,
+                "iterations": 3,
+                "beta_a": None,
+                "beta_u": None,
+                "gradient": "all",
+                "backend": "auto",
+            },
+        ),
+    ],
+)
+def test_the_documented_defaults_hold(op, defaults):
+    parameters = inspect.signature(op).parameters
+    assert list(parameters) == ["u", "W", *defaults]
+    assert {name: parameters[name].default for name in defaults} == defaults

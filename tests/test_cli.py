@@ -1,0 +1,102 @@
+"""The command line: its surface is pinned, its errors are one line."""
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import mocapsnet as mc
+from mocapsnet.cli import VERBS, main
+from mocapsnet.train.settings import Settings
+
+
+def refused(capsys, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err.strip()
+
+
+def test_the_surface_is_pinned():
+    assert list(VERBS) == ["train", "evaluate", "predict", "inspect"]
+    names = " ".join(field.name for field in dataclasses.fields(Settings))
+    assert names == (
+        "dataset data download model blocks routing epochs batch optimizer lr decay validation limit seed "
+        "device output resume iterations capsules capsule_dim class_dim channels kernel_size weight_std "
+        "routing_bias gradient skip backend gamma memory arithmetic"
+    )
+
+
+def test_every_constructor_argument_is_a_setting_with_the_same_default():
+    settings = Settings()
+    parameters = inspect.signature(mc.MoCapsNet).parameters
+    for name in parameters.keys() - {"image_shape", "classes", "capsules", "channels"}:
+        assert getattr(settings, name) == parameters[name].default, name
+
+
+def test_the_three_networks_share_their_arguments():
+    shared = inspect.signature(mc.CapsNet).parameters
+    momentum = inspect.signature(mc.MoCapsNet).parameters
+    assert inspect.signature(mc.ResCapsNet).parameters == shared
+    assert {name: momentum[name] for name in shared} == dict(shared)
+    assert momentum.keys() - shared.keys() == {"gamma", "memory", "arithmetic"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", "mocapsnet: give a command: train, evaluate, predict, inspect; --help says more"),
+        ("trian", "mocapsnet: there is no trian; did you mean train?"),
+        ("train --epoch 3", "mocapsnet train: there is no --epoch; did you mean --epochs?"),
+        ("train --zzz=3", "mocapsnet train: there is no --zzz; --help lists what there is"),
+        (
+            "train --routing rbb",
+            "--routing must be one of rba, leaky-rba, sda, em, got rbb; did you mean rba?",
+        ),
+        ("train --gradient lst", "--gradient must be one of last, all, got lst; did you mean last?"),
+        ("train --epochs many", "--epochs must be a whole number, got many"),
+        ("train --lr fast", "--lr must be a number, got fast"),
+        ("train --epochs 0", "epochs must be a whole number >= 1, got 0"),
+        ("train --batch 0", "batch must be a whole number >= 1, got 0"),
+        ("train --seed -1", "seed must be a whole number >= 0, got -1"),
+        ("train --lr -1", "lr must be > 0, got -1.0"),
+        ("train --blocks -1", "blocks must be a whole number >= 0, got -1"),
+        ("train --channels 30", "channels must be a multiple of capsule_dim 8, got 30; 24 is one"),
+        ("train --kernel_size 15", "the smallest that fits is 29x29"),
+        ("train --gamma 1", "gamma must be < 1, got 1"),
+        ("train --skip block", "skip='block' is a residual trunk's and MoCapsNet has none; use ResCapsNet"),
+        ("train --backend fused", "backend='fused' cannot run"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_exit_code_2(capsys, arguments, expected):
+    assert expected in refused(capsys, *arguments.split())
+
+
+def test_print_config_shows_what_a_config_file_takes(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "--blocks", "7", "--print_config"])
+    assert stopped.value.code == 0
+    (tmp_path / "run.yaml").write_text(capsys.readouterr().out)
+    with pytest.raises(SystemExit):
+        main(["train", "--config", str(tmp_path / "run.yaml"), "--routing", "em", "--print_config"])
+    printed = capsys.readouterr().out
+    assert "blocks: 7" in printed
+    assert "routing: em" in printed
+
+
+def test_the_version_is_printed():
+    done = subprocess.run(
+        [sys.executable, "-m", "mocapsnet.cli", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout.strip() == f"mocapsnet {mc.__version__}"
+
+
+def test_the_defaults_of_the_embedded_digits_fill_what_is_not_given():
+    resolved = Settings(epochs=3).resolved()
+    assert resolved.epochs == 3
+    assert None not in (resolved.batch, resolved.capsules, resolved.channels)

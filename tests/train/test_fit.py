@@ -1,0 +1,166 @@
+"""A run: what it leaves behind, that it repeats, that it learns."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+import mocapsnet as mc
+from mocapsnet.data import Dataset, Split
+from mocapsnet.data.augment import standardise, to_pixels
+from mocapsnet.train.fit import accuracy, batches
+from mocapsnet.train.record import commit
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    whole = mc.data.load("mnist6k")
+    train, test = (
+        Split(split.images[:count], split.labels[:count])
+        for split, count in ((whole.train, 250), (whole.test, 60))
+    )
+    return Dataset("digits", train, test, whole.class_names)
+
+
+def small_network(network=mc.MoCapsNet, seed=0, **options) -> mc.CapsuleNetwork:
+    torch.manual_seed(seed)
+    return network((1, 28, 28), classes=10, capsules=6, channels=16, **options)
+
+
+@pytest.fixture(scope="module")
+def run(digits, tmp_path_factory):
+    model = small_network()
+    return model, mc.fit(model, digits, epochs=3, batch=25, output=tmp_path_factory.mktemp("run"))
+
+
+def test_the_run_folder_holds_what_a_reader_needs(run):
+    folder = run[1].folder
+    assert {path.name for path in folder.iterdir() if path.name[0] != "."} == {
+        "run.json",
+        "metrics.csv",
+        "model.safetensors",
+        "config.json",
+        "config.yaml",
+        "last.ckpt",
+        "previous.ckpt",
+        "tensorboard",
+        "curves.png",
+        "reconstructions.png",
+    }
+
+
+def test_run_json_says_what_was_run_and_how_it_ended(run, digits):
+    model, (folder, test_accuracy) = run
+    told = json.loads((folder / "run.json").read_text())
+    assert told["test_accuracy"] == test_accuracy == accuracy(model, digits.test)
+    assert told["config"]["network"] == model.config
+    asked = {"dataset": "digits", "epochs": 3, "batch": 25, "optimizer": "adam", "lr": 1e-3, "decay": 0.96}
+    assert told["config"] | asked == told["config"]
+    assert told["seed"] == 0
+    assert told["seconds"] > 0
+    assert told["versions"].keys() >= {"python", "torch", "mocapsnet"}
+    assert told["versions"]["torch"] == torch.__version__
+    assert told["hardware"]["device"] == "cpu"
+    assert told["commit"] == commit()
+
+
+def test_metrics_csv_has_a_row_per_epoch_and_the_last_is_the_result(run):
+    with (run[1].folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == [1, 2, 3]
+    assert [float(row["lr"]) for row in rows] == pytest.approx([1e-3, 0.96e-3, 0.96**2 * 1e-3])
+    assert float(rows[-1]["test_accuracy"]) == run[1].test_accuracy
+    assert float(rows[-1]["train_loss"]) < float(rows[0]["train_loss"])
+
+
+def test_the_saved_network_is_the_trained_one(run, digits):
+    model, (folder, test_accuracy) = run
+    loaded = mc.load(folder)
+    images = torch.rand(3, 1, 28, 28)
+    for ours, theirs in zip(model(images), loaded(images), strict=True):
+        assert torch.equal(ours, theirs)
+    assert accuracy(loaded, digits.test) == test_accuracy
+
+
+@pytest.mark.parametrize("name", ["curves.png", "reconstructions.png"])
+def test_the_pictures_show_something(run, name):
+    with Image.open(run[1].folder / name) as picture:
+        assert min(picture.size) > 300
+        assert len(picture.convert("RGB").getcolors(maxcolors=10**6)) > 50
+
+
+def weights_after(digits, folder, seed: int) -> bytes:
+    run = mc.fit(small_network(seed=seed), digits, epochs=1, batch=50, seed=seed, output=folder)
+    return (run.folder / "model.safetensors").read_bytes()
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(digits, tmp_path):
+    first = weights_after(digits, tmp_path / "a", seed=0)
+    assert weights_after(digits, tmp_path / "b", seed=0) == first
+    assert weights_after(digits, tmp_path / "c", seed=1) != first
+
+
+@pytest.mark.parametrize("network", [mc.CapsNet, mc.ResCapsNet, mc.MoCapsNet])
+@pytest.mark.parametrize("routing", ["rba", "leaky-rba", "sda", "em"])
+def test_every_routing_and_trunk_learns(digits, network, routing):
+    model = small_network(network, routing=routing)
+    pixels, labels = to_pixels(digits.train.images[:20]), digits.train.labels[:20]
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    losses = []
+    for _ in range(20):
+        loss = mc.capsule_loss(model(standardise(pixels), labels), labels, pixels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.95 * losses[0]
+    assert max(losses) < 1.05 * losses[0]
+
+
+def test_an_epoch_visits_every_image_once_in_an_order_of_seed_and_epoch_alone():
+    def order(seed, epoch):
+        return torch.cat([indices for indices, _ in batches(103, 10, seed, epoch)])
+
+    assert torch.equal(order(0, 0).sort().values, torch.arange(103))
+    assert torch.equal(order(3, 5), order(3, 5))
+    assert not torch.equal(order(0, 0), order(0, 1))
+    assert not torch.equal(order(0, 0), order(1, 0))
+
+
+def test_without_an_output_the_folder_is_named_by_date_and_network(digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = mc.fit(small_network(), digits, epochs=1, batch=125)
+    assert run.folder.parent.name == "runs"
+    assert run.folder.name.endswith("-mocapsnet-digits")
+    assert (run.folder / "run.json").exists()
+
+
+def test_without_matplotlib_a_run_ends_well_and_says_what_draws_pictures(
+    digits, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    mc.fit(small_network(), digits, epochs=1, batch=125, output=tmp_path)
+    assert "mocapsnet[plots]" in capsys.readouterr().out
+    assert not (tmp_path / "curves.png").exists()
+
+
+def test_a_package_outside_its_repository_has_no_commit(tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    monkeypatch.setattr("mocapsnet.train.record.__file__", str(tmp_path / "record.py"))
+    assert commit() is None
+
+
+@pytest.mark.timeout(900)
+def test_the_default_training_reaches_97_5_percent(tmp_path):
+    command = [sys.executable, "-m", "mocapsnet.cli", "train", "--output", tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert told["test_accuracy"] >= 0.975
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"test accuracy {told['test_accuracy']:.2%}, run folder {tmp_path / 'run'}"
+    )
