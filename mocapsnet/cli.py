@@ -1,6 +1,7 @@
 """The command line: a verb is a function that calls and prints. torch waits until a verb needs it."""
 
 import inspect as signatures
+import io
 import json
 import re
 import sys
@@ -10,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args, get_type_hints
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ActionConfigFile, ArgumentParser
 
 from mocapsnet import __version__
 from mocapsnet.errors import BrokenFile, Busy, NotFinite, WrongArgument
@@ -103,6 +104,8 @@ def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
 
     model = load(run)
     names = read_run(Path(run))["config"]["class_names"]
+    if len(names) != model.config["classes"]:
+        raise BrokenFile(f"{run} names {len(names)} classes, its network has {model.config['classes']}")
     C, H, W = model.image_shape
     if C not in (1, 3):
         raise WrongArgument(f"predict reads pictures of 1 or 3 channels; the network in {run} takes {C}")
@@ -136,7 +139,7 @@ def inspect(settings: Settings, run: str | None) -> None:
     from mocapsnet.nn.network import load
 
     settings = settings.resolved()
-    model = load(run) if run else build(settings, *shape_of(settings.dataset))
+    model = load(run) if run is not None else build(settings, *shape_of(settings.dataset))
     if model.image_shape == (1, 28, 28):
         images = standardise(to_pixels(data.load("mnist6k").test.images[:8]))
     else:
@@ -156,10 +159,18 @@ def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -
     import torch
 
     from mocapsnet.nn.network import NETWORKS
+    from mocapsnet.train.state import check_seed
 
     network = {name.lower(): network for name, network in NETWORKS.items()}[settings.model]
+    check_seed(settings.seed)
     torch.manual_seed(settings.seed)
-    return network(image_shape, classes, **chosen(settings, network))
+    try:
+        return network(image_shape, classes, **chosen(settings, network))
+    except (RuntimeError, TypeError, MemoryError) as error:
+        if isinstance(error, WrongArgument):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise WrongArgument(f"torch cannot make such a network, lower its sizes: {reason}") from error
 
 
 def chosen(settings: Settings, function: Callable[..., Any]) -> dict[str, Any]:
@@ -187,6 +198,39 @@ POSITIONALS = {"run": "The folder of a finished run.", "images": "Any pictures t
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command `mocapsnet`."""
+    # A name that the terminal cannot show is no reason to stop.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    parser = make_parser()
+    try:
+        namespace = parser.parse_args(arguments)
+    # No code of ours runs in there: whatever it is, the arguments are to blame.
+    except Exception as error:
+        parser.error(str(error) or type(error).__name__)
+    verb, values = VERBS[namespace.command], namespace[namespace.command].as_dict()
+    program = f"mocapsnet {namespace.command}"
+    settings = verb.settings(**{name: values[name] for name in get_type_hints(verb.settings)})
+    try:
+        check_text(values)
+        verb.function(settings, **{name: values[name] for name in verb.positionals})
+    except WrongArgument as error:
+        say(program, error, 2)
+    except (BrokenFile, Busy, NotFinite, OSError, ImportError) as error:
+        say(program, error, 1)
+    except KeyboardInterrupt as error:
+        raise SystemExit(getattr(error, "exit_code", 130)) from error
+
+
+def check_text(values: dict[str, Any]) -> None:
+    """Refuse characters that only a config file can hold, and no system takes in a name."""
+    for name, value in values.items():
+        for word in value if isinstance(value, list) else [value]:
+            if isinstance(word, str) and re.search("[\0\ud800-\udc7f]", word):
+                raise WrongArgument(f"{name} must be plain text, got {word!r}")
+
+
+def make_parser() -> "Parser":
+    """The parser of all verbs."""
     parser = Parser(
         prog="mocapsnet",
         description="Capsule networks of any depth.",
@@ -195,31 +239,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     commands = parser.add_subcommands(dest="command")
     for name, verb in VERBS.items():
-        command = Parser(description=verb.function.__doc__, allow_abbrev=False)
+        hints = get_type_hints(verb.settings)
+        command = Parser(hints, description=verb.function.__doc__, allow_abbrev=False)
         for positional, words in verb.positionals.items():
-            command.add_argument(positional, nargs=words, help=POSITIONALS[positional])
-        command.add_argument("--config", action="config", help="A YAML file with any of these settings.")
+            command.add_argument(positional, type=str, nargs=words, help=POSITIONALS[positional])
+        command.add_argument("--config", action=ConfigFile, help="A YAML file with any of these settings.")
         command.add_class_arguments(verb.settings)
         commands.add_subcommand(name, command, help=verb.function.__doc__)
         command.prog = f"mocapsnet {name}"
-        command.hints = get_type_hints(verb.settings)
-    namespace = parser.parse_args(arguments)
-    verb, values = VERBS[namespace.command], namespace[namespace.command].as_dict()
-    settings = verb.settings(**{name: values[name] for name in get_type_hints(verb.settings)})
-    try:
-        verb.function(settings, **{name: values[name] for name in verb.positionals})
-    except WrongArgument as error:
-        say(f"mocapsnet {namespace.command}", error, 2)
-    except (BrokenFile, Busy, NotFinite, OSError, ImportError) as error:
-        say(f"mocapsnet {namespace.command}", error, 1)
-    except KeyboardInterrupt as error:
-        raise SystemExit(getattr(error, "exit_code", 130)) from error
+    return parser
+
+
+class ConfigFile(ActionConfigFile):
+    """A YAML file of settings; one that is missing or broken ends the program with 1."""
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
+        """Look at the file before the parser does, which would not name it."""
+        import yaml
+
+        try:
+            known = isinstance(yaml.safe_load(Path(values).read_text()), dict)
+        except OSError as error:
+            say(parser.prog, f"the config file {values!r} cannot be read: {error.strerror}", 1)
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
+            say(parser.prog, f"the config file {values!r} is not YAML: {error}", 1)
+        if not known:
+            say(parser.prog, f"the config file {values!r} must hold lines such as `epochs: 3`", 1)
+        super().__call__(parser, cfg, values, option_string)
 
 
 class Parser(ArgumentParser):
     """A parser that says what is wrong in one line and exits with 2."""
 
-    hints: dict[str, Any]
+    def __init__(self, hints: dict[str, Any] | None = None, **options: Any) -> None:
+        self.hints = hints or {}
+        super().__init__(**options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Refuse the arguments, with the nearest word where one is misspelt."""
@@ -227,11 +281,18 @@ class Parser(ArgumentParser):
 
     def explain(self, message: str) -> str:
         """The parser's message in our words."""
+        if nested := re.search(r"Parser key \"(\w+)\".*NestedArg\(key='(.*?)'", message, re.DOTALL):
+            message = f"unrecognized arguments: --{nested[1]}.{nested[2]}"
         if wrong := re.search(r'Parser key "(\w+)".*G(?:ot|iven) value: (.*)', message, re.DOTALL):
-            return mismatch(wrong[1], wrong[2], self.hints[wrong[1]])
-        if unknown := re.search(r"[Uu]nrecognized arguments?: (\S+)", message):
+            return mismatch(wrong[1], wrong[2], self.hints.get(wrong[1], str))
+        if unknown := re.search(r"[Uu]nrecognized arguments?: ?(\S*)", message):
             flag = unknown[1].split("=")[0]
             return f"there is no {flag}{nearest(flag, [f'--{name}' for name in self.hints])}"
+        if unknown := re.search(r"Subcommand '(\w+)' does not accept option '(.*?)'", message):
+            names = [*get_type_hints(VERBS[unknown[1]].settings)]
+            return f"{unknown[1]} has no setting {unknown[2]}{nearest(unknown[2], names)}"
+        if missing := re.search(r"arguments are required: (\w+)\.(.*)", message):
+            return f"{missing[1]} needs {missing[2].replace(f'{missing[1]}.', '')}; --help says more"
         if unknown := re.search(r"invalid choice: '(.*?)'", message):
             return f"there is no {unknown[1]}{nearest(unknown[1], [*VERBS])}"
         if '"command"' in message:

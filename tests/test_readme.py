@@ -33,22 +33,18 @@ def test_the_python_of_the_readme_runs(source, tmp_path):
     subprocess.run([sys.executable, "-c", source], cwd=tmp_path, check=True)
 
 
-@pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith("mocapsnet")])
-def test_the_commands_of_the_readme_run(command, tmp_path):
-    words = [sys.executable, "-m", "mocapsnet.cli", *shlex.split(command, comments=True)[1:]]
-    subprocess.run(words, cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)})
+def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path):
+    commands = [line for line in COMMANDS if line.startswith("mocapsnet")]
+    assert commands
+    for command in commands:
+        words = [sys.executable, "-m", "mocapsnet.cli", *shlex.split(command, comments=True)[1:]]
+        subprocess.run(words, cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)})
 
 
-@pytest.mark.parametrize(("target", "expected"), [("train", "mocapsnet train"), ("test", "-m pytest")])
+@pytest.mark.parametrize(("target", "expected"), [("train", "mocapsnet train"), ("test", "python -m pytest")])
 def test_the_make_targets_run_what_they_say(target, expected):
     done = subprocess.run(["make", "-n", target], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert (
-        done.stdout.splitlines()[-1]
-        .strip()
-        .split("/bin/")[-1]
-        .startswith(("mocapsnet train", "python -m pytest"))
-    )
-    assert expected in done.stdout.splitlines()[-1]
+    assert done.stdout.splitlines()[-1].split("/bin/")[-1].startswith(expected)
 
 
 def test_every_link_of_the_readme_leads_somewhere():

@@ -65,7 +65,7 @@ def bytes_for_backward(model: nn.Module, images: Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        # Held until the end: a storage that were freed could come again at the same address.
         output = model(images)
-    # The graph must outlive the count: a storage that is freed may be used again at the same address.
     del output
     return sum(kept.values())

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import os
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,15 +22,27 @@ def save(folder: Path, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    temporary = folder / f".{LAST}.tmp"
-    with temporary.open("wb") as file:
-        file.write(MAGIC + hashlib.sha256(content).digest() + content)
-        file.flush()
-        os.fsync(file.fileno())
+    temporary = write_beside(folder / LAST, MAGIC + hashlib.sha256(content).digest() + content)
     if (folder / LAST).exists():
         os.replace(folder / LAST, folder / PREVIOUS)
     os.replace(temporary, folder / LAST)
     sync(folder)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a whole file or leave the old one."""
+    os.replace(write_beside(path, content), path)
+    sync(path.parent)
+
+
+def write_beside(path: Path, content: bytes) -> Path:
+    """Write and sync a hidden file in the folder of its target, so that a rename can put it in place."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
 
 
 def sync(folder: Path) -> None:
@@ -52,8 +63,9 @@ def read(path: Path) -> dict[str, Any]:
         raise BrokenFile(f"{path} is truncated or altered")
     try:
         return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise BrokenFile(f"{path} is not a checkpoint: {error}") from error
+    # Whatever the unpickler trips over; torch's own words would tell how to load it unsafely.
+    except Exception as error:
+        raise BrokenFile(f"{path} is not a checkpoint ({type(error).__name__})") from error
 
 
 def latest(folder: Path) -> dict[str, Any] | None:
@@ -69,6 +81,9 @@ def latest(folder: Path) -> dict[str, Any] | None:
             continue
         if broken:
             print(f"{broken[0]}; going on from {name}")
+        if name == PREVIOUS:
+            # Else the next save would put the broken one in the place of the only good one.
+            os.replace(folder / PREVIOUS, folder / LAST)
         return state
     if broken:
         raise BrokenFile(f"{'; '.join(broken)}: delete it to start anew")

@@ -16,11 +16,21 @@ def check_finite(loss: Tensor, model: nn.Module, step: int, *inputs: Tensor) -> 
         raise NotFinite(f"step {step}: {culprit(loss, model, *inputs)}; the update was not made")
 
 
+def check_weights(model: nn.Module, step: int) -> None:
+    """Refuse to keep weights that an update made infinite or NaN."""
+    if name := bad_weight(model):
+        raise NotFinite(f"step {step}: its update made the weight {name} not finite; it was not saved")
+
+
+def bad_weight(model: nn.Module) -> str | None:
+    """The first weight that is not finite."""
+    return next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), None)
+
+
 def culprit(loss: Tensor, model: nn.Module, *inputs: Tensor) -> str:
     """The first thing that is not finite, in the order weights, images, layers, loss, gradients."""
-    for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
-            return f"the weight {name} is not finite"
+    if name := bad_weight(model):
+        return f"the weight {name} is not finite"
     if not inputs[0].isfinite().all():
         return "the images are not finite"
     if module := first_bad_module(model, *inputs):

@@ -1,7 +1,6 @@
 """The training loop, to be read from top to bottom."""
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -20,12 +19,12 @@ from mocapsnet.losses import capsule_loss
 from mocapsnet.nn.network import CapsuleNetwork
 from mocapsnet.ops.arguments import at_least, one_of, positive
 from mocapsnet.train import checkpoint, record
-from mocapsnet.train.culprit import check_finite
+from mocapsnet.train.culprit import check_finite, check_weights
 from mocapsnet.train.optimizers import LEARNING_RATES, make_optimizer
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals
-from mocapsnet.train.state import State
+from mocapsnet.train.state import State, check_seed
 
 TEST_BATCH = 500
 SECONDS_BETWEEN_CHECKPOINTS = 60
@@ -71,8 +70,9 @@ def fit(
     one_of("optimizer", optimizer, LEARNING_RATES)
     one_of("resume", resume, ("auto", "never"))
     lr = LEARNING_RATES[optimizer] if lr is None else lr
-    for name, value, least in (("epochs", epochs, 1), ("batch", batch, 1), ("seed", seed, 0)):
-        at_least(name, value, least)
+    at_least("epochs", epochs, 1)
+    at_least("batch", batch, 1)
+    check_seed(seed)
     positive("lr", lr)
     positive("decay", decay)
     where = pick_device(device)
@@ -83,7 +83,6 @@ def fit(
         "network": model.config,
         "dataset": dataset.name,
         "class_names": list(dataset.class_names),
-        "data_sha256": fingerprint(dataset),
         "epochs": epochs,
         "batch": batch,
         "optimizer": optimizer,
@@ -92,6 +91,8 @@ def fit(
         "validation": validation,
         "limit": limit,
         "seed": seed,
+        # Behind the settings that change it, so that a resumed run is told those.
+        "data_sha256": fingerprint(dataset),
     }
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{model.config['model'].lower()}-{dataset.slug}"
     folder = Path(output) if output else Path("runs") / name
@@ -112,26 +113,28 @@ def train(
     """The loop itself, in a folder that is locked."""
     epochs, batch, seed = config["epochs"], config["batch"], config["seed"]
     count = len(dataset.train.labels)
+    steps = -(-count // batch)
     fabric = Fabric(accelerator=device.type, devices=1)
     optimizer, schedule = make_optimizer(
         config["optimizer"],
         model.parameters(),
         config["lr"],
         config["decay"],
-        steps=epochs * math.ceil(count / batch),
+        steps=epochs * steps,
     )
     network, fabric_optimizer = fabric.setup(model, optimizer)
     state = State(config, model, optimizer, schedule)
-    if saved := checkpoint.latest(folder):
+    if (saved := checkpoint.latest(folder)) is not None:
         check_same_run(saved, config, folder, resume)
         state.load_state_dict(saved)
-        if finished := record.finished(folder, config):
+        if (finished := record.finished(folder, config)) is not None:
             return Run(folder, finished)
     record.write_config(folder, config)
+    record.write_metrics(folder, state.rows)
     train_set, test_set = dataset.train.to(fabric.device), dataset.test.to(fabric.device)
     validation_set = dataset.validation and dataset.validation.to(fabric.device)
     last_saved = time.perf_counter()
-    with Progress(epochs, count, state) as progress, record.Board(folder, state.epoch) as board:
+    with Progress(epochs, count, state) as progress, record.Board(folder, state.rows) as board:
         for epoch in range(state.epoch, epochs):
             network.train()
             started = time.perf_counter() - state.seconds
@@ -146,16 +149,18 @@ def train(
                 loss = capsule_loss(output, labels, pixels)
                 fabric_optimizer.zero_grad()
                 fabric.backward(loss)
-                check_finite(loss, model, epoch * math.ceil(count / batch) + state.step + 1, images, labels)
+                check_finite(loss, model, epoch * steps + state.step + 1, images, labels)
                 fabric_optimizer.step()
                 state.count(loss, (output.lengths.argmax(1) == labels).sum(), len(labels))
                 progress.advance(state, len(labels))
                 if signals.pending or time.perf_counter() - last_saved > SECONDS_BETWEEN_CHECKPOINTS:
+                    check_weights(model, epoch * steps + state.step)
                     state.seconds = time.perf_counter() - started
                     checkpoint.save(folder, state.state_dict())
                     last_saved = time.perf_counter()
                 if signals.pending:
                     raise Interrupted(signals.pending)
+            check_weights(model, (epoch + 1) * steps)
             seconds = time.perf_counter() - started
             validation_accuracy = accuracy(model, validation_set) if validation_set else None
             row = state.finish_epoch(validation_accuracy, accuracy(model, test_set), seconds)
@@ -186,12 +191,12 @@ def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path, 
     """Refuse to go on with a run that was another one; only Adam's may be given more epochs."""
     if resume == "never":
         raise WrongArgument(f"{folder} holds a run already; choose another output folder or resume='auto'")
-    was = saved["config"]
-    free = {"epochs"} if config["optimizer"] == "adam" and config["epochs"] >= saved["epoch"] else set()
-    for name in config.keys() - free:
-        if was.get(name) != config[name]:
+    was, now = ({**told, **told["network"], "network": None} for told in (saved["config"], config))
+    more = (config["epochs"], 0) >= (saved["epoch"], saved["step"])
+    for name, value in now.items():
+        if was.get(name) != value and not (name == "epochs" and config["optimizer"] == "adam" and more):
             raise WrongArgument(
-                f"{folder} holds a run with {name} {was.get(name)!r}, got {config[name]!r}; "
+                f"{folder} holds a run with {name} {was.get(name)!r}, got {value!r}; "
                 "choose another output folder"
             )
 
@@ -201,7 +206,8 @@ def batches(count: int, batch: int, seed: int, epoch: int) -> Iterator[tuple[Ten
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(count, generator=generator)
     offsets = crop_offsets(count, generator)
-    return zip(order.split(batch), offsets.split(batch), strict=True)
+    size = min(batch, count)
+    return zip(order.split(size), offsets.split(size), strict=True)
 
 
 def accuracy(model: nn.Module, split: Split) -> float:

@@ -35,7 +35,7 @@ def draw_curves(rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     loss, accuracy = figure.subplots(1, 2)
     loss.plot(epochs, [row.train_loss for row in rows], marker=".")
-    loss.set(xlabel="epoch", ylabel="training loss", yscale="log")
+    loss.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
     accuracy.plot(epochs, [row.train_accuracy for row in rows], marker=".", label="training, cropped")
     accuracy.plot(
         epochs,
@@ -44,7 +44,7 @@ def draw_curves(rows: Sequence[Row], path: Path) -> None:
         label=f"test, {rows[-1].test_accuracy:.2%} at the end",
     )
     accuracy.set(xlabel="epoch", ylabel="accuracy")
-    accuracy.yaxis.set_major_formatter(PercentFormatter(1))
+    accuracy.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     accuracy.legend(loc="lower right")
     for axes in (loss, accuracy):
         axes.grid(alpha=0.3)

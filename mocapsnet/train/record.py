@@ -1,13 +1,13 @@
 """What a run leaves behind beside its weights: config.yaml, metrics.csv, TensorBoard's log and run.json."""
 
 import csv
+import io
 import json
 import os
 import platform
 import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import nn
 
 import mocapsnet
 from mocapsnet.errors import BrokenFile
+from mocapsnet.train.checkpoint import write
 from mocapsnet.train.settings import Settings
 from mocapsnet.train.state import Row
 
@@ -26,15 +27,16 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
     network = {name: value for name, value in config["network"].items() if name in Settings.__annotations__}
     settings = {name: value for name, value in config.items() if name in Settings.__annotations__}
     flat = {**settings, **network, "model": config["network"]["model"].lower()}
-    (folder / "config.yaml").write_text(yaml.safe_dump(flat, sort_keys=False))
+    write(folder / "config.yaml", yaml.safe_dump(flat, sort_keys=False).encode())
 
 
 def write_metrics(folder: Path, rows: Sequence[Row]) -> None:
     """Write metrics.csv, a line per epoch."""
-    with (folder / "metrics.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(Row._fields)
+    writer.writerows(rows)
+    write(folder / "metrics.csv", text.getvalue().encode())
 
 
 def write_run(
@@ -52,7 +54,7 @@ def write_run(
         "versions": versions(),
         "hardware": hardware(device),
     }
-    (folder / "run.json").write_text(json.dumps(run, indent=2) + "\n")
+    write(folder / "run.json", (json.dumps(run, indent=2) + "\n").encode())
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -62,9 +64,12 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} holds no run.json: give the folder of a finished run")
     try:
         run = json.loads(path.read_text())
-        return {**run, "config": {**run["config"]}}
-    except (ValueError, KeyError, TypeError) as error:
-        raise BrokenFile(f"{path} is not a run's record: {error}") from error
+        config, _ = run["config"], run["test_accuracy"] + 0.0
+        if not isinstance(config["dataset"], str) or not isinstance(config["class_names"], list):
+            raise TypeError("dataset must be a word and class_names a list")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BrokenFile(f"{path} is not a run's record: {error!r}") from error
+    return run
 
 
 def finished(folder: Path, config: dict[str, Any]) -> float | None:
@@ -78,12 +83,17 @@ def finished(folder: Path, config: dict[str, Any]) -> float | None:
 class Board:
     """TensorBoard's log of a run, where tensorboard is installed."""
 
-    def __init__(self, folder: Path, epoch: int) -> None:
+    def __init__(self, folder: Path, rows: Sequence[Row]) -> None:
         self.writer: Any = None
-        if find_spec("tensorboard"):
+        try:
+            import tensorboard  # noqa: F401
             from torch.utils.tensorboard import SummaryWriter
-
-            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
+        except ImportError:
+            return
+        # All rows again: what the writer had not yet flushed is lost when a run is killed.
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=1)
+        for row in rows:
+            self.write(row)
 
     def __enter__(self) -> "Board":
         return self

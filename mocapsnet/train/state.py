@@ -8,6 +8,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.arguments import at_least
+
+LARGEST_SEED = 2**32 - 1
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that a generator cannot take, times epochs."""
+    at_least("seed", seed, 0)
+    if seed > LARGEST_SEED:
+        raise WrongArgument(f"seed must be <= {LARGEST_SEED}, got {seed}")
+
 
 class Row(NamedTuple):
     """One epoch, a line of metrics.csv. Accuracies are fractions."""
