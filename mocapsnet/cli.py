@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args, get_type_hints
 
-from jsonargparse import ActionConfigFile, ArgumentParser
+from jsonargparse import ActionConfigFile, ArgumentParser  # type: ignore[attr-defined]
 
 from mocapsnet import __version__
 from mocapsnet.errors import BrokenFile, Busy, NotFinite, WrongArgument
@@ -166,9 +166,9 @@ def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -
     torch.manual_seed(settings.seed)
     try:
         return network(image_shape, classes, **chosen(settings, network))
+    except WrongArgument:
+        raise
     except (RuntimeError, TypeError, MemoryError) as error:
-        if isinstance(error, WrongArgument):
-            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise WrongArgument(f"torch cannot make such a network, lower its sizes: {reason}") from error
 
@@ -265,7 +265,7 @@ class ConfigFile(ActionConfigFile):
             say(parser.prog, f"the config file {values!r} is not YAML: {error}", 1)
         if not known:
             say(parser.prog, f"the config file {values!r} must hold lines such as `epochs: 3`", 1)
-        super().__call__(parser, cfg, values, option_string)
+        super().__call__(parser, cfg, values, option_string)  # type: ignore[no-untyped-call]
 
 
 class Parser(ArgumentParser):

@@ -64,7 +64,7 @@ def test_the_three_networks_share_their_arguments():
         ("train --epochs 0", "epochs must be a whole number >= 1, got 0"),
         ("train --batch 0", "batch must be a whole number >= 1, got 0"),
         ("train --seed -1", "seed must be a whole number >= 0, got -1"),
-        ("train --lr -1", "lr must be > 0, got -1.0"),
+        ("train --lr -1", "lr must be a finite number > 0, got -1.0"),
         ("train --blocks -1", "blocks must be a whole number >= 0, got -1"),
         ("train --channels 30", "channels must be a multiple of capsule_dim 8, got 30; 24 is one"),
         ("train --kernel_size 15", "the smallest that fits is 29x29"),

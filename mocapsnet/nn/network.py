@@ -1,11 +1,12 @@
 """The three networks of the paper, one class each, and how to load and convert them."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
-from huggingface_hub import PyTorchModelHubMixin
+from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from mocapsnet.ops import length
 from mocapsnet.ops.arguments import at_least, one_of
 
 WEIGHTS = "model.safetensors"
+HUB_OPTIONS = ("revision", "cache_dir", "force_download", "local_files_only", "token")
 
 
 class CapsuleOutput(NamedTuple):
@@ -142,12 +144,30 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
         """Write config.json and model.safetensors, which load() and from_pretrained() read."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config, indent=2) + "\n")
         save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
+        config = {**self.config, "weights_sha256": sha256_of(folder / WEIGHTS)}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """The hub's save_pretrained() and push_to_hub() write what save() writes, and a model card."""
         self.save(save_directory)
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:
+        """The hub's from_pretrained() reads what load() reads, and refuses another network."""
+        folder = model_id
+        hub = {name: options.pop(name) for name in HUB_OPTIONS if name in options}
+        if not Path(folder).is_dir():
+            folder = snapshot_download(model_id, allow_patterns=["config.json", WEIGHTS], **hub)
+        model = load(folder)
+        if not isinstance(model, cls):
+            raise WrongArgument(
+                f"{folder} holds a {type(model).__name__}; load it with {type(model).__name__}"
+            )
+        for name in options.keys() & model.config.keys():
+            if options[name] != model.config[name]:
+                raise WrongArgument(f"{name} is {model.config[name]!r} in {folder}, got {options[name]!r}")
+        return model
 
 
 class CapsNet(CapsuleNetwork):
@@ -233,6 +253,8 @@ def load(folder: str | Path) -> CapsuleNetwork:
             raise FileNotFoundError(f"{folder} holds no {name}: give a run folder, or one that save() wrote")
     try:
         config = json.loads((folder / "config.json").read_text())
+        if config.pop("weights_sha256", None) not in (None, sha256_of(folder / WEIGHTS)):
+            raise ValueError(f"{WEIGHTS} is not the one whose weights_sha256 stands in config.json")
         network = NETWORKS[config.pop("model")]
         model = network(**config)
         weights = load_file(folder / WEIGHTS)
@@ -254,6 +276,12 @@ def to_momentum(rescapsnet: ResCapsNet, gamma: float = 0.9) -> MoCapsNet:
     mocapsnet = MoCapsNet(**config, gamma=gamma).to(W.device, W.dtype).train(rescapsnet.training)
     mocapsnet.load_state_dict(rescapsnet.state_dict())
     return mocapsnet
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:

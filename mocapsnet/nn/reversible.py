@@ -34,7 +34,7 @@ class MomentumSequence(nn.Module):
             raise WrongArgument(
                 "gamma must be < 1, got 1: equation 3 then ignores f; 0.9 is the paper's value"
             )
-        if not 0 <= gamma < 1:
+        if not isinstance(gamma, int | float) or not 0 <= gamma < 1:
             raise WrongArgument(f"gamma must be in [0, 1), got {gamma!r}; 0 is the residual network")
         one_of("memory", memory, ("store",))
         one_of("arithmetic", arithmetic, ("float",))

@@ -25,7 +25,7 @@ def at_least(name: str, value: object, limit: int) -> None:
 
 def positive(name: str, value: float) -> None:
     """Refuse what is not a finite number above zero."""
-    if not 0 < value < math.inf:
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise WrongArgument(f"{name} must be a finite number > 0, got {value!r}")
 
 

@@ -17,10 +17,10 @@ from mocapsnet.data.augment import crop, crop_offsets, standardise, to_pixels
 from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
 from mocapsnet.losses import capsule_loss
 from mocapsnet.nn.network import CapsuleNetwork
-from mocapsnet.ops.arguments import at_least, one_of, positive
+from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train import checkpoint, record
 from mocapsnet.train.culprit import check_finite, check_weights
-from mocapsnet.train.optimizers import LEARNING_RATES, make_optimizer
+from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, make_optimizer
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals
@@ -73,8 +73,7 @@ def fit(
     at_least("epochs", epochs, 1)
     at_least("batch", batch, 1)
     check_seed(seed)
-    positive("lr", lr)
-    positive("decay", decay)
+    check_rate(lr, decay)
     where = pick_device(device)
     if limit is not None:
         dataset = dataset.limit(limit)

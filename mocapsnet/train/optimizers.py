@@ -6,9 +6,21 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 
-from mocapsnet.ops.arguments import one_of
+from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.arguments import one_of, positive
 
 LEARNING_RATES = {"adam": 1e-3, "ranger21": 1e-2}
+# Far under float32's largest number, by which an optimizer's own factors could miss it.
+LARGEST_RATE = 1e30
+
+
+def check_rate(lr: float, decay: float) -> None:
+    """Refuse a learning rate that is, or over the epochs becomes, no number for an update."""
+    positive("lr", lr)
+    positive("decay", decay)
+    for name, value, most in (("lr", lr, LARGEST_RATE), ("decay", decay, 1)):
+        if value > most:
+            raise WrongArgument(f"{name} must be <= {most:g}, got {value!r}")
 
 
 def make_optimizer(

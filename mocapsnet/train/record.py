@@ -86,7 +86,6 @@ class Board:
     def __init__(self, folder: Path, rows: Sequence[Row]) -> None:
         self.writer: Any = None
         try:
-            import tensorboard  # noqa: F401
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return

@@ -167,9 +167,10 @@ def test_a_save_and_load_round_trip_changes_nothing(network, routing, tmp_path):
 def test_a_save_and_load_round_trip_keeps_the_dtype(network, dtype, tmp_path):
     model = shaken(network().to(dtype))
     model.save(tmp_path)
-    for name, value in mc.load(tmp_path).state_dict().items():
-        assert value.dtype == dtype
-        assert torch.equal(value, model.state_dict()[name])
+    for loaded in (mc.load(tmp_path), type(model).from_pretrained(tmp_path)):
+        for name, value in loaded.state_dict().items():
+            assert value.dtype == dtype
+            assert torch.equal(value, model.state_dict()[name])
 
 
 def test_every_parameter_gets_a_gradient(network, routing, gradient):

@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import mocapsnet as mc
 
@@ -106,6 +107,32 @@ def test_truncated_weights_are_refused(folder, keep):
     (folder / "model.safetensors").write_bytes(weights[:keep])
     with pytest.raises(ValueError, match=r"run holds no network that can be loaded: ."):
         mc.load(folder)
+
+
+@pytest.mark.parametrize("place", [-1, -1000, -5000])
+def test_a_flipped_bit_in_the_weights_is_refused(folder, place):
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[place] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    with pytest.raises(ValueError, match="weights_sha256"):
+        mc.load(folder)
+
+
+def test_from_pretrained_never_fills_a_missing_weight_with_chance(network, tmp_path):
+    model = network()
+    model.save(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["caps1.W"]
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(model.config))
+    with pytest.raises((ValueError, RuntimeError), match=r"caps1\.W"):
+        type(model).from_pretrained(tmp_path)
+
+
+def test_from_pretrained_refuses_the_folder_of_another_network(tmp_path):
+    residual().save(tmp_path)
+    with pytest.raises(ValueError, match="ResCapsNet"):
+        mc.MoCapsNet.from_pretrained(tmp_path)
 
 
 def residual(**options):

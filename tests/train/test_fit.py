@@ -34,7 +34,9 @@ def small_network(network=mc.MoCapsNet, seed=0, **options) -> mc.CapsuleNetwork:
 @pytest.fixture(scope="module")
 def run(digits, tmp_path_factory):
     model = small_network()
-    return model, mc.fit(model, digits, epochs=3, batch=25, output=tmp_path_factory.mktemp("run"))
+    return model, mc.fit(
+        model, digits, epochs=3, batch=25, device="cpu", output=tmp_path_factory.mktemp("run")
+    )
 
 
 def test_the_run_folder_holds_what_a_reader_needs(run):
@@ -94,7 +96,7 @@ def test_the_pictures_show_something(run, name):
 
 
 def weights_after(digits, folder, seed: int) -> bytes:
-    run = mc.fit(small_network(seed=seed), digits, epochs=1, batch=50, seed=seed, output=folder)
+    run = mc.fit(small_network(seed=seed), digits, epochs=1, batch=50, seed=seed, device="cpu", output=folder)
     return (run.folder / "model.safetensors").read_bytes()
 
 
@@ -133,7 +135,7 @@ def test_an_epoch_visits_every_image_once_in_an_order_of_seed_and_epoch_alone():
 
 def test_without_an_output_the_folder_is_named_by_date_and_network(digits, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = mc.fit(small_network(), digits, epochs=1, batch=125)
+    run = mc.fit(small_network(), digits, epochs=1, batch=125, device="cpu")
     assert run.folder.parent.name == "runs"
     assert run.folder.name.endswith("-mocapsnet-digits")
     assert (run.folder / "run.json").exists()
@@ -143,7 +145,7 @@ def test_without_matplotlib_a_run_ends_well_and_says_what_draws_pictures(
     digits, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    mc.fit(small_network(), digits, epochs=1, batch=125, output=tmp_path)
+    mc.fit(small_network(), digits, epochs=1, batch=125, device="cpu", output=tmp_path)
     assert "mocapsnet[plots]" in capsys.readouterr().out
     assert not (tmp_path / "curves.png").exists()
 
