@@ -7,14 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args, get_type_hints
-
-from jsonargparse import ActionConfigFile, ArgumentParser  # type: ignore[attr-defined]
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 from mocapsnet import __version__
 from mocapsnet.errors import BrokenFile, Busy, NotFinite, WrongArgument
+from mocapsnet.parser import ConfigFile, Parser, say
 from mocapsnet.train.settings import Settings
 
 if TYPE_CHECKING:
@@ -204,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser()
     try:
         namespace = parser.parse_args(arguments)
-    # No code of ours runs in there: whatever it is, the arguments are to blame.
+    # Whatever it is, the arguments are to blame.
     except Exception as error:
         parser.error(str(error) or type(error).__name__)
     verb, values = VERBS[namespace.command], namespace[namespace.command].as_dict()
@@ -229,9 +227,11 @@ def check_text(values: dict[str, Any]) -> None:
                 raise WrongArgument(f"{name} must be plain text, got {word!r}")
 
 
-def make_parser() -> "Parser":
+def make_parser() -> Parser:
     """The parser of all verbs."""
+    hints = {name: get_type_hints(verb.settings) for name, verb in VERBS.items()}
     parser = Parser(
+        commands=hints,
         prog="mocapsnet",
         description="Capsule networks of any depth.",
         version=__version__,
@@ -239,8 +239,7 @@ def make_parser() -> "Parser":
     )
     commands = parser.add_subcommands(dest="command")
     for name, verb in VERBS.items():
-        hints = get_type_hints(verb.settings)
-        command = Parser(hints, description=verb.function.__doc__, allow_abbrev=False)
+        command = Parser(hints[name], description=verb.function.__doc__, allow_abbrev=False)
         for positional, words in verb.positionals.items():
             command.add_argument(positional, type=str, nargs=words, help=POSITIONALS[positional])
         command.add_argument("--config", action=ConfigFile, help="A YAML file with any of these settings.")
@@ -248,82 +247,6 @@ def make_parser() -> "Parser":
         commands.add_subcommand(name, command, help=verb.function.__doc__)
         command.prog = f"mocapsnet {name}"
     return parser
-
-
-class ConfigFile(ActionConfigFile):
-    """A YAML file of settings; one that is missing or broken ends the program with 1."""
-
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        """Look at the file before the parser does, which would not name it."""
-        import yaml
-
-        try:
-            known = isinstance(yaml.safe_load(Path(values).read_text()), dict)
-        except OSError as error:
-            say(parser.prog, f"the config file {values!r} cannot be read: {error.strerror}", 1)
-        except (ValueError, RecursionError, yaml.YAMLError) as error:
-            say(parser.prog, f"the config file {values!r} is not YAML: {error}", 1)
-        if not known:
-            say(parser.prog, f"the config file {values!r} must hold lines such as `epochs: 3`", 1)
-        super().__call__(parser, cfg, values, option_string)  # type: ignore[no-untyped-call]
-
-
-class Parser(ArgumentParser):
-    """A parser that says what is wrong in one line and exits with 2."""
-
-    def __init__(self, hints: dict[str, Any] | None = None, **options: Any) -> None:
-        self.hints = hints or {}
-        super().__init__(**options)
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Refuse the arguments, with the nearest word where one is misspelt."""
-        say(self.prog, self.explain(message), 2)
-
-    def explain(self, message: str) -> str:
-        """The parser's message in our words."""
-        if nested := re.search(r"Parser key \"(\w+)\".*NestedArg\(key='(.*?)'", message, re.DOTALL):
-            message = f"unrecognized arguments: --{nested[1]}.{nested[2]}"
-        if wrong := re.search(r'Parser key "(\w+)".*G(?:ot|iven) value: (.*)', message, re.DOTALL):
-            return mismatch(wrong[1], wrong[2], self.hints.get(wrong[1], str))
-        if unknown := re.search(r"[Uu]nrecognized arguments?: ?(\S*)", message):
-            flag = unknown[1].split("=")[0]
-            return f"there is no {flag}{nearest(flag, [f'--{name}' for name in self.hints])}"
-        if unknown := re.search(r"Subcommand '(\w+)' does not accept option '(.*?)'", message):
-            names = [*get_type_hints(VERBS[unknown[1]].settings)]
-            return f"{unknown[1]} has no setting {unknown[2]}{nearest(unknown[2], names)}"
-        if missing := re.search(r"arguments are required: (\w+)\.(.*)", message):
-            return f"{missing[1]} needs {missing[2].replace(f'{missing[1]}.', '')}; --help says more"
-        if unknown := re.search(r"invalid choice: '(.*?)'", message):
-            return f"there is no {unknown[1]}{nearest(unknown[1], [*VERBS])}"
-        if '"command"' in message:
-            return f"give a command: {', '.join(VERBS)}; --help says more"
-        return message
-
-
-def mismatch(name: str, value: str, hint: Any) -> str:
-    """What a setting must be, and what it is."""
-    kinds = [
-        kind
-        for kind in (get_args(hint) if type(None) in get_args(hint) else (hint,))
-        if kind is not type(None)
-    ]
-    words = [word for kind in kinds for word in get_args(kind)]
-    if words:
-        return f"--{name} must be one of {', '.join(words)}, got {value}{nearest(value, words)}"
-    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    return f"--{name} must be {' or '.join(wanted[kind] for kind in kinds)}, got {value}"
-
-
-def nearest(word: str, words: Sequence[str]) -> str:
-    """A suggestion for a misspelt word."""
-    near = get_close_matches(word, words, n=1)
-    return f"; did you mean {near[0]}?" if near else "; --help lists what there is"
-
-
-def say(program: str, message: object, code: int) -> NoReturn:
-    """One line on standard error, then the end."""
-    sys.stderr.write(f"{program}: {' '.join(str(message).split())}\n")
-    raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 import ast
 import os
+import resource
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 
@@ -16,6 +16,7 @@ PACKAGE = Path(mocapsnet.__file__).parent
 REPOSITORY = PACKAGE.parent
 FLOORS = {
     "errors": -1,
+    "parser": 5,
     "ops": 0,
     "nn": 1,
     "losses": 1,
@@ -95,13 +96,19 @@ def test_help_does_not_import_torch():
 
 
 def test_help_answers_in_half_a_second():
+    """Seconds of the processor, which other processes on a busy machine do not lengthen."""
+
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     seconds = []
     for _ in range(5):
-        started = perf_counter()
+        before = spent()
         done = subprocess.run(
             [sys.executable, "-m", "mocapsnet.cli", "--help"], capture_output=True, text=True
         )
-        seconds.append(perf_counter() - started)
+        seconds.append(spent() - before)
         assert done.returncode == 0
         assert "train" in done.stdout
     assert min(seconds) < 0.5

@@ -139,10 +139,8 @@ def train(
             started = time.perf_counter() - state.seconds
             for indices, offsets in islice(batches(count, batch, seed, epoch), state.step, None):
                 indices, offsets = indices.to(fabric.device), offsets.to(fabric.device)
-                pixels, labels = (
-                    to_pixels(crop(train_set.images[indices], offsets)),
-                    train_set.labels[indices],
-                )
+                labels = train_set.labels[indices]
+                pixels = to_pixels(crop(train_set.images[indices], offsets))
                 images = standardise(pixels)
                 output = network(images, labels)
                 loss = capsule_loss(output, labels, pixels)

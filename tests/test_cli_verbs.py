@@ -1,0 +1,244 @@
+"""evaluate, predict and inspect: what they print is what the library says, and their errors are one line."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import mocapsnet as mc
+from mocapsnet.cli import main
+from mocapsnet.data.folder import picture
+from mocapsnet.measure.accuracy import evaluate
+from mocapsnet.measure.inspect import inspect
+from mocapsnet.train.fit import lengths_of
+
+SMALL = {"kernel_size": 3, "channels": 4, "capsule_dim": 4, "class_dim": 4, "capsules": 3}
+
+
+def write_set(folder: Path, name: str, channels: int = 1, classes: int = 3) -> None:
+    generator = np.random.default_rng(channels)
+    labels = generator.integers(0, classes, 70)
+    labels[[0, 40]], labels[-1] = classes - 1, 0
+    images = generator.integers(0, 60, (70, 9, 9, channels), np.uint8)
+    images[np.arange(70), 2 * labels] += 180
+    np.savez(folder / f"{name}.npz", X=images, Y=labels, n_train=40)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Two data sets, a run on each, and some pictures."""
+    place = tmp_path_factory.mktemp("place")
+    for channels, name in ((1, "gray"), (3, "colour")):
+        write_set(place, name, channels)
+        torch.manual_seed(0)
+        dataset = mc.data.load(name, place)
+        model = mc.MoCapsNet(dataset.image_shape, classes=3, **SMALL)
+        mc.fit(model, dataset, epochs=2, batch=10, lr=3e-3, output=place / f"{name} run")
+    return place
+
+
+@pytest.fixture(params=["gray", "colour"])
+def name(request) -> str:
+    return request.param
+
+
+def call(capsys, *words: object) -> str:
+    """What a command prints when it ends well."""
+    main([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def refused(capsys, code: int, *words: object) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert stopped.value.code == code
+    assert captured.out == ""
+    assert captured.err.startswith(f"mocapsnet {words[0]}: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_evaluate_says_what_the_library_says(place, name, capsys):
+    dataset, run = mc.data.load(name, place), place / f"{name} run"
+    expected = evaluate(mc.load(run), dataset.test, 3)
+    assert expected.accuracy == json.loads((run / "run.json").read_text())["test_accuracy"]
+    told = json.loads(line := call(capsys, "evaluate", run, "--data", place, "--json", "true"))
+    assert line.count("\n") == 1
+    assert told == {
+        "dataset": name,
+        "images": 30,
+        "accuracy": expected.accuracy,
+        "per_class": dict(zip("012", expected.per_class(), strict=True)),
+    }
+    assert not (run / "confusion.png").exists()
+    lines = call(capsys, "evaluate", run, "--data", place).splitlines()
+    assert lines[0] == f"{name}, 30 test images: accuracy {expected.accuracy:.2%}"
+    assert [line.split() for line in lines[1:4]] == [
+        [digit, f"{value:.2%}"] for digit, value in zip("012", expected.per_class(), strict=True)
+    ]
+    with Image.open(run / "confusion.png") as drawn:
+        assert len(drawn.convert("RGB").getcolors(maxcolors=10**6)) > 50
+    (run / "confusion.png").unlink()
+
+
+def test_evaluate_takes_another_data_set_of_the_same_shape_and_no_other(place, tmp_path, capsys):
+    run = place / "gray run"
+    write_set(tmp_path, "other", classes=2)
+    archive = dict(np.load(tmp_path / "other.npz"))
+    archive["Y"][0] = 2
+    np.savez(tmp_path / "other.npz", **archive)
+    words = ("evaluate", run, "--dataset", "other", "--data", tmp_path)
+    told = json.loads(call(capsys, *words, "--json=true"))
+    expected = evaluate(mc.load(run), mc.data.load("other", tmp_path).test, 3)
+    assert told["accuracy"] == expected.accuracy
+    assert told["per_class"]["2"] is None
+    assert "no image" in call(capsys, *words)
+    (run / "confusion.png").unlink()
+    wrong = refused(capsys, 2, "evaluate", run, "--dataset", "mnist6k")
+    assert "mnist6k has 10 classes of images (1, 28, 28), the network was made for 3 of (1, 9, 9)" in wrong
+    refused(capsys, 2, "evaluate", run, "--dataset", "grey", "--data", place)
+    refused(capsys, 1, "evaluate", run, "--dataset", "cifar10", "--data", tmp_path)
+
+
+def test_evaluate_draws_nothing_without_matplotlib_and_says_why(place, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert "mocapsnet[plots]" in call(capsys, "evaluate", place / "gray run", "--data", place)
+    assert not (place / "gray run" / "confusion.png").exists()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA", "CMYK"])
+@pytest.mark.parametrize("size", [(9, 9), (40, 23)])
+def test_predict_takes_any_picture(place, name, tmp_path, capsys, mode, size):
+    suffix = "jpg" if mode == "CMYK" else "png"
+    files = [tmp_path / f"{number}.{suffix}" for number in range(2)]
+    for number, file in enumerate(files):
+        pixels = np.random.default_rng(number).integers(0, 256, (*size[::-1], 3), np.uint8)
+        Image.fromarray(pixels).convert(mode).save(file)
+    run = place / f"{name} run"
+    told = json.loads(line := call(capsys, "predict", run, *files, "--json", "true"))
+    assert line.count("\n") == 1
+    wanted = "L" if name == "gray" else "RGB"
+    images = torch.stack([torch.tensor(picture(file, (9, 9), wanted).copy()) for file in files])
+    for entry, file, row in zip(told, files, lengths_of(mc.load(run), images).tolist(), strict=True):
+        assert entry["image"] == str(file)
+        assert list(entry["lengths"].values()) == row
+        assert entry["class"] == str(row.index(max(row)))
+
+
+def test_predict_sees_a_picture_of_a_test_image_as_the_test_image(place, name, tmp_path, capsys):
+    dataset, run = mc.data.load(name, place), place / f"{name} run"
+    for number, image in enumerate(dataset.test.images[:4]):
+        Image.fromarray(image.movedim(0, -1).squeeze(-1).numpy()).save(tmp_path / f"{number}.png")
+    expected = lengths_of(mc.load(run), dataset.test.images[:4]).tolist()
+    files = [tmp_path / f"{number}.png" for number in range(4)]
+    told = json.loads(call(capsys, "predict", run, *files, "--json=true"))
+    assert [list(entry["lengths"].values()) for entry in told] == expected
+    lines = call(capsys, "predict", run, *files).splitlines()
+    for line, file, row in zip(lines, files, expected, strict=True):
+        order = sorted(range(3), key=lambda index: -row[index])
+        assert line == f"{file}: {order[0]}   " + "  ".join(f"{index} {row[index]:.3f}" for index in order)
+
+
+def test_predict_names_the_file_that_is_no_picture(place, tmp_path, capsys):
+    run, good, bad = place / "gray run", tmp_path / "good.png", tmp_path / "bad.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 30), np.uint8)).save(good)
+    for content in (good.read_bytes()[:500], b"no picture\n\nat all", b""):
+        bad.write_bytes(content)
+        assert str(bad) in refused(capsys, 1, "predict", run, good, bad)
+    for missing in (tmp_path / "nothing.png", tmp_path, good / "inside"):
+        assert str(missing) in refused(capsys, 1, "predict", run, good, missing)
+
+
+def test_predict_prints_a_name_that_is_no_text(place, tmp_path, capsys):
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
+    Image.new("L", (9, 9), 128).save(tmp_path / "good.png")
+    (tmp_path / "good.png").rename(file)
+    assert "\\udcff.png: " in call(capsys, "predict", place / "gray run", file)
+
+
+BREAKS = {
+    "missing": lambda run: shutil.rmtree(run),
+    "empty": lambda run: [path.unlink() for path in run.iterdir() if path.is_file()],
+    "weights cut": lambda run: (run / "model.safetensors").write_bytes(b"\x00" * 99),
+    "weights of another": lambda run: shutil.copy(
+        run.parent / "other.safetensors", run / "model.safetensors"
+    ),
+    "no weights": lambda run: (run / "model.safetensors").unlink(),
+    "config cut": lambda run: (run / "config.json").write_text('{"model": "MoCaps'),
+    "config of nothing": lambda run: (run / "config.json").write_text('{"model": "LeNet"}'),
+    "no record": lambda run: (run / "run.json").unlink(),
+    "record cut": lambda run: (run / "run.json").write_text('{"test_accuracy": 0.5'),
+    "record of nothing": lambda run: (run / "run.json").write_text('{"config": {}}'),
+}
+
+
+@pytest.mark.parametrize("kind", BREAKS)
+def test_a_missing_or_broken_run_is_one_line(place, tmp_path, capsys, kind):
+    run = shutil.copytree(place / "gray run", tmp_path / "run")
+    shutil.copy(place / "colour run" / "model.safetensors", tmp_path / "other.safetensors")
+    Image.new("L", (9, 9)).save(tmp_path / "good.png")
+    BREAKS[kind](run)
+    assert str(run) in refused(capsys, 1, "evaluate", run, "--data", place)
+    assert str(run) in refused(capsys, 1, "predict", run, tmp_path / "good.png")
+    if "record" not in kind:
+        assert str(run) in refused(capsys, 1, "inspect", run)
+
+
+def test_predict_refuses_a_record_that_names_other_classes(place, tmp_path, capsys):
+    run = shutil.copytree(place / "gray run", tmp_path / "run")
+    Image.new("L", (9, 9)).save(tmp_path / "good.png")
+    told = json.loads((run / "run.json").read_text())
+    told["config"]["class_names"] = ["cat", "dog"]
+    (run / "run.json").write_text(json.dumps(told))
+    assert "names 2 classes, its network has 3" in refused(capsys, 1, "predict", run, tmp_path / "good.png")
+
+
+def test_inspect_shows_what_the_library_measures(place, name, capsys):
+    model = mc.load(place / f"{name} run")
+    images = torch.randn(8, *model.image_shape, generator=torch.Generator().manual_seed(0))
+    stages, kept = inspect(model, images)
+    lines = call(capsys, "inspect", place / f"{name} run").splitlines()
+    for line, stage in zip(lines[1:-2], stages, strict=True):
+        words = line.split()
+        assert words[:2] == [stage.name, stage.kind]
+        assert words[2:4] == ["x".join(map(str, stage.shape)), f"{stage.parameters:,}"]
+        assert words[4:] == ([] if stage.length is None else [f"{stage.length:.2e}"])
+    total = sum(weight.numel() for weight in model.parameters())
+    assert lines[-2:] == [
+        f"{total:,} parameters",
+        f"{kept:,} bytes kept for backward per image, parameters not counted",
+    ]
+
+
+def test_inspect_builds_what_its_flags_say(capsys):
+    words = ("inspect", "--model", "capsnet", "--blocks", "2", "--channels", "8", "--capsules", "4")
+    told = call(capsys, *words)
+    assert told.count("CapsLayer") == 1 + 4 + 1
+    expected = mc.CapsNet((1, 28, 28), classes=10, blocks=2, channels=8, capsules=4)
+    assert f"{sum(weight.numel() for weight in expected.parameters()):,} parameters" in told
+    assert call(capsys, *words) == told
+    refused(capsys, 2, "inspect", "--dataset", "tiny")
+    refused(capsys, 1, "inspect", "")
+
+
+def test_the_run_folder_loads_in_python_and_through_the_hubs_mixin(place, name):
+    run = place / f"{name} run"
+    images = torch.rand(2, 3 if name == "colour" else 1, 9, 9)
+    expected = mc.load(run)(images)
+    for model in (
+        mc.load(str(run)),
+        mc.MoCapsNet.from_pretrained(run),
+        mc.MoCapsNet.from_pretrained(str(run)),
+    ):
+        for ours, theirs in zip(model(images), expected, strict=True):
+            assert torch.equal(ours, theirs)
