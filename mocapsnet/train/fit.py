@@ -123,8 +123,10 @@ def train(
     )
     network, fabric_optimizer = fabric.setup(model, optimizer)
     state = State(config, model, optimizer, schedule)
+    if resume == "never" and any((folder / name).exists() for name in (checkpoint.LAST, "run.json")):
+        raise WrongArgument(f"{folder} holds a run already; choose another output folder or resume='auto'")
     if (saved := checkpoint.latest(folder)) is not None:
-        check_same_run(saved, config, folder, resume)
+        check_same_run(saved, config, folder)
         state.load_state_dict(saved)
         if (finished := record.finished(folder, config)) is not None:
             return Run(folder, finished)
@@ -184,10 +186,8 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path, resume: str) -> None:
+def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) -> None:
     """Refuse to go on with a run that was another one; only Adam's may be given more epochs."""
-    if resume == "never":
-        raise WrongArgument(f"{folder} holds a run already; choose another output folder or resume='auto'")
     was, now = ({**told, **told["network"], "network": None} for told in (saved["config"], config))
     more = (config["epochs"], 0) >= (saved["epoch"], saved["step"])
     for name, value in now.items():
