@@ -4,6 +4,7 @@ import inspect as signatures
 import io
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 from mocapsnet import __version__
-from mocapsnet.errors import BrokenFile, Busy, NotFinite, WrongArgument
+from mocapsnet.errors import BrokenFile, Busy, Interrupted, NotFinite, WrongArgument
 from mocapsnet.parser import ConfigFile, Parser, say
 from mocapsnet.train.settings import Settings
+from mocapsnet.train.signals import raised
 
 if TYPE_CHECKING:
     from mocapsnet.nn.network import CapsuleNetwork
@@ -25,13 +27,15 @@ class EvaluateSettings:
 
     Attributes:
         dataset: The data set to measure on; null is the run's.
-        data: The folder that holds data sets.
+        data: The folder that holds data sets; null is the run's.
+        download: Fetch official files that are not there.
         device: Where to compute.
         json: Print one line of JSON and nothing else.
     """
 
     dataset: str | None = None
-    data: str = "data"
+    data: str | None = None
+    download: bool = False
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
     json: bool = False
 
@@ -64,31 +68,31 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     from mocapsnet import data
     from mocapsnet.measure.accuracy import draw_confusion, evaluate
     from mocapsnet.nn.network import load
-    from mocapsnet.train.fit import pick_device
+    from mocapsnet.train.fit import check_fits, pick_device
     from mocapsnet.train.record import read_run
 
     model = load(run)
-    dataset = data.load(settings.dataset or read_run(Path(run))["config"]["dataset"], settings.data)
-    if (dataset.image_shape, dataset.classes) != (model.image_shape, model.config["classes"]):
-        raise WrongArgument(
-            f"{dataset.name} has {dataset.classes} classes of images {dataset.image_shape}, "
-            f"the network was made for {model.config['classes']} of {model.image_shape}"
-        )
+    config = {} if settings.dataset else read_run(Path(run))["config"]
+    dataset = data.load(
+        settings.dataset or config["dataset"], settings.data or config.get("data"), settings.download
+    )
+    check_fits(model, dataset)
     device = pick_device(settings.device)
     evaluation = evaluate(model.to(device), dataset.test.to(device), dataset.classes)
     per_class = dict(zip(dataset.class_names, evaluation.per_class(), strict=True))
+    try:
+        draw_confusion(evaluation, dataset.class_names, Path(run) / "confusion.png")
+        picture = f"confusion in {Path(run) / 'confusion.png'}"
+    except ImportError:
+        picture = "no picture of the confusion without matplotlib: pip install matplotlib"
     if settings.json:
         told = {"dataset": dataset.name, "images": len(dataset.test.labels), "accuracy": evaluation.accuracy}
-        print(json.dumps(told | {"per_class": per_class}))
+        print(json.dumps(told | {"per_class": per_class, "confusion": evaluation.confusion.tolist()}))
         return
     print(f"{dataset.name}, {len(dataset.test.labels):,} test images: accuracy {evaluation.accuracy:.2%}")
     for name, value in per_class.items():
         print(f"  {name:<16} {'no image' if value is None else f'{value:.2%}'}")
-    try:
-        draw_confusion(evaluation, dataset.class_names, Path(run) / "confusion.png")
-        print(f"confusion in {Path(run) / 'confusion.png'}")
-    except ImportError:
-        print("no picture of the confusion without matplotlib: pip install 'mocapsnet[plots]'")
+    print(picture)
 
 
 def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
@@ -132,12 +136,18 @@ def inspect(settings: Settings, run: str | None) -> None:
 
     from mocapsnet import data
     from mocapsnet.data.augment import standardise, to_pixels
-    from mocapsnet.data.classes import shape_of
+    from mocapsnet.data.classes import SHAPES, shape_of
     from mocapsnet.measure.inspect import inspect
     from mocapsnet.nn.network import load
 
     settings = settings.resolved()
-    model = load(run) if run is not None else build(settings, *shape_of(settings.dataset))
+    if run is not None:
+        model = load(run)
+    elif settings.dataset in SHAPES:
+        model = build(settings, *shape_of(settings.dataset))
+    else:
+        dataset = data.load(settings.dataset, settings.data)
+        model = build(settings, dataset.image_shape, dataset.classes)
     if model.image_shape == (1, 28, 28):
         images = standardise(to_pixels(data.load("mnist6k").test.images[:8]))
     else:
@@ -173,8 +183,8 @@ def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -
 
 def chosen(settings: Settings, function: Callable[..., Any]) -> dict[str, Any]:
     """Those settings that a function takes by their name."""
-    names = signatures.signature(function).parameters
-    return {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+    names = signatures.signature(function).parameters.keys() & get_type_hints(Settings).keys()
+    return {name: getattr(settings, name) for name in names}
 
 
 class Verb(NamedTuple):
@@ -199,6 +209,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A name that the terminal cannot show is no reason to stop.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        with raised():
+            run(arguments)
+    except KeyboardInterrupt as error:
+        code = error.exit_code if isinstance(error, Interrupted) else 128 + signal.SIGINT
+        say("mocapsnet", error, code)
+
+
+def run(arguments: Sequence[str] | None) -> None:
+    """Parse, call the verb, and turn what is refused into one line."""
     parser = make_parser()
     try:
         namespace = parser.parse_args(arguments)
@@ -215,8 +235,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(program, error, 2)
     except (BrokenFile, Busy, NotFinite, OSError, ImportError) as error:
         say(program, error, 1)
-    except KeyboardInterrupt as error:
-        raise SystemExit(getattr(error, "exit_code", 130)) from error
 
 
 def check_text(values: dict[str, Any]) -> None:

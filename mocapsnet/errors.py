@@ -24,8 +24,8 @@ class NotFinite(ArithmeticError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that a signal ended after it was saved."""
+    """A program that a signal ended, perhaps after a run was saved."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+    def __init__(self, number: int, message: str = "") -> None:
+        super().__init__(message or signal.Signals(number).name)
         self.exit_code = 128 + number

@@ -16,6 +16,7 @@ PACKAGE = Path(mocapsnet.__file__).parent
 REPOSITORY = PACKAGE.parent
 FLOORS = {
     "errors": -1,
+    "writing": -1,
     "parser": 5,
     "ops": 0,
     "nn": 1,

@@ -1,7 +1,7 @@
 """Every data set by its name: where its files are looked for, and how they are read."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -99,7 +99,8 @@ def load(name: str = "mnist6k", folder: str | Path | None = None, download: bool
             return load_npz(name, path)
     if name.startswith("folder:"):
         return Dataset(name, *read_folder(Path(name.removeprefix("folder:")).expanduser()))
-    return load_files(name, Path("data" if folder is None else folder), download)
+    root = Path("data" if folder is None else folder)
+    return replace(load_files(name, root, download), folder=str(root))
 
 
 def load_files(

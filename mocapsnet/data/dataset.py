@@ -37,6 +37,8 @@ class Dataset:
     test: Split
     class_names: tuple[str, ...]
     validation: Split | None = None
+    folder: str | None = None
+    """Where it was read from; None where that does not matter."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

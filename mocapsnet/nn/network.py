@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from mocapsnet.errors import BrokenFile, WrongArgument
@@ -20,6 +21,7 @@ from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
 from mocapsnet.ops import length
 from mocapsnet.ops.arguments import at_least, one_of
+from mocapsnet.writing import write
 
 WEIGHTS = "model.safetensors"
 HUB_OPTIONS = ("revision", "cache_dir", "force_download", "local_files_only", "token")
@@ -131,6 +133,10 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
         if images.shape[1:] != self.image_shape:
             expected = ", ".join(map(str, self.image_shape))
             raise WrongArgument(f"images must be [B, {expected}], got shape {tuple(images.shape)}")
+        if not images.is_floating_point():
+            raise WrongArgument(
+                f"images must be floats, got {images.dtype}; divide by 255 and standardise them"
+            )
         features = self.stem(images)
         u = self.primary(features)
         x = self.caps1(u)
@@ -144,9 +150,10 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
         """Write config.json and model.safetensors, which load() and from_pretrained() read."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
-        config = {**self.config, "weights_sha256": sha256_of(folder / WEIGHTS)}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        weights = to_bytes({name: value.contiguous() for name, value in self.state_dict().items()})
+        config = {**self.config, "weights_sha256": hashlib.sha256(weights).hexdigest()}
+        write(folder / WEIGHTS, weights)
+        write(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """The hub's save_pretrained() and push_to_hub() write what save() writes, and a model card."""
@@ -253,11 +260,12 @@ def load(folder: str | Path) -> CapsuleNetwork:
             raise FileNotFoundError(f"{folder} holds no {name}: give a run folder, or one that save() wrote")
     try:
         config = json.loads((folder / "config.json").read_text())
-        if config.pop("weights_sha256", None) not in (None, sha256_of(folder / WEIGHTS)):
+        content = (folder / WEIGHTS).read_bytes()
+        if config.pop("weights_sha256", None) not in (None, hashlib.sha256(content).hexdigest()):
             raise ValueError(f"{WEIGHTS} is not the one whose weights_sha256 stands in config.json")
         network = NETWORKS[config.pop("model")]
         model = network(**config)
-        weights = load_file(folder / WEIGHTS)
+        weights = from_bytes(content)
         model.to(weights["caps1.W"].dtype).load_state_dict(weights)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise BrokenFile(f"{folder} holds no network that can be loaded: {error}") from error
@@ -276,12 +284,6 @@ def to_momentum(rescapsnet: ResCapsNet, gamma: float = 0.9) -> MoCapsNet:
     mocapsnet = MoCapsNet(**config, gamma=gamma).to(W.device, W.dtype).train(rescapsnet.training)
     mocapsnet.load_state_dict(rescapsnet.state_dict())
     return mocapsnet
-
-
-def sha256_of(path: Path) -> str:
-    """The digest of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:

@@ -86,6 +86,9 @@ class ReleasedLayer(nn.Module):
 def released_scale(d: Tensor) -> Tensor:
     """SDA's t with its misplaced bracket, over the batch: log(p(J−1)) − log(1−p)/(d_p − d_o)."""
     d_o = d.mean()
+    # One parent alone: the released code takes the logarithm of zero, and its lengths are NaN.
+    if d.shape[1] == 1:
+        return d.new_full((), -math.inf)
     return math.log(0.9 * (d.shape[1] - 1)) - math.log(1 - 0.9) / (d_o / 2 - d_o + 1e-12)
 
 
@@ -166,6 +169,9 @@ def from_released(
     missing = [name for name in ("conv1.weight", "caps1.W", "caps2.W") if name not in state_dict]
     if missing:
         raise WrongArgument(f"state_dict is not one of the released code: it lacks {', '.join(missing)}")
+    for name, axes in (("conv1.weight", 4), ("caps1.W", 5), ("caps2.W", 5)):
+        if state_dict[name].dim() != axes:
+            raise WrongArgument(f"{name} must have {axes} axes, got shape {tuple(state_dict[name].shape)}")
     _, capsules, primary, capsule_dim, _ = state_dict["caps1.W"].shape
     channels, image_channels, kernel_size, _ = state_dict["conv1.weight"].shape
     _, found_classes, _, class_dim, _ = state_dict["caps2.W"].shape

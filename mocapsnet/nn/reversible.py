@@ -53,8 +53,14 @@ class MomentumSequence(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The state after the last layer, and the velocity when asked for."""
         velocity = torch.zeros_like(x) if velocity is None else velocity
-        for f in self.layers:
-            x, velocity = step(x, velocity, f(x, *args, **kwargs), self.gamma)
+        for number, layer in enumerate(self.layers):
+            f = layer(x, *args, **kwargs)
+            if f.shape != x.shape:
+                raise WrongArgument(
+                    f"layers must keep their input's shape, but layer {number} makes {tuple(f.shape)} "
+                    f"of {tuple(x.shape)}"
+                )
+            x, velocity = step(x, velocity, f, self.gamma)
         return (x, velocity) if return_velocity else x
 
     def extra_repr(self) -> str:

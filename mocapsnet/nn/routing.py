@@ -58,7 +58,9 @@ class CapsLayer(nn.Module):
         if gradient is not None:
             one_of("gradient", gradient, ("last", "all"))
         positive("weight_std", weight_std)
-        if routing_bias is not None and not math.isfinite(routing_bias):
+        if routing_bias is not None and not (
+            isinstance(routing_bias, int | float) and math.isfinite(routing_bias)
+        ):
             raise WrongArgument(f"routing_bias must be a finite number or None, got {routing_bias!r}")
         runnable(backend, routing)
         self.routing = routing

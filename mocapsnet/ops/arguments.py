@@ -11,7 +11,7 @@ from mocapsnet.errors import CannotRun, WrongArgument
 
 def one_of(name: str, value: object, choices: Collection[str]) -> None:
     """Refuse a word that is not among the choices."""
-    if value not in choices:
+    if value not in [*choices]:
         near = get_close_matches(str(value), choices, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise WrongArgument(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}{hint}")

@@ -13,6 +13,8 @@ def target(labels: Tensor, lengths: Tensor) -> Tensor:
     tensor([[0., 0., 1.],
             [1., 0., 0.]])
     """
+    if not isinstance(labels, Tensor):
+        raise WrongArgument(f"labels must be a tensor, got {type(labels).__name__}; use torch.tensor(labels)")
     if lengths.dim() != 2:
         raise WrongArgument(f"lengths must be [B, K], got shape {tuple(lengths.shape)}")
     B, K = lengths.shape

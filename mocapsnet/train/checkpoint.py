@@ -12,6 +12,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from mocapsnet.errors import BrokenFile, Busy
+from mocapsnet.writing import sync, write_beside
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 MAGIC = b"mocapsnet checkpoint 1\n"
@@ -27,32 +28,6 @@ def save(folder: Path, state: dict[str, Any]) -> None:
         os.replace(folder / LAST, folder / PREVIOUS)
     os.replace(temporary, folder / LAST)
     sync(folder)
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a whole file or leave the old one."""
-    os.replace(write_beside(path, content), path)
-    sync(path.parent)
-
-
-def write_beside(path: Path, content: bytes) -> Path:
-    """Write and sync a hidden file in the folder of its target, so that a rename can put it in place."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return temporary
-
-
-def sync(folder: Path) -> None:
-    """Make renames in a folder last, where the system can."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from mocapsnet.train.culprit import check_finite, check_weights
 from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, make_optimizer
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
-from mocapsnet.train.signals import Signals
+from mocapsnet.train.signals import Signals, deferred
 from mocapsnet.train.state import State, check_seed
 
 TEST_BATCH = 500
@@ -75,12 +75,14 @@ def fit(
     check_seed(seed)
     check_rate(lr, decay)
     where = pick_device(device)
+    check_fits(model, dataset)
     if limit is not None:
         dataset = dataset.limit(limit)
     dataset = dataset.hold_out(validation, seed)
     config = {
         "network": model.config,
         "dataset": dataset.name,
+        "data": dataset.folder,
         "class_names": list(dataset.class_names),
         "epochs": epochs,
         "batch": batch,
@@ -96,7 +98,7 @@ def fit(
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{model.config['model'].lower()}-{dataset.slug}"
     folder = Path(output) if output else Path("runs") / name
     folder.mkdir(parents=True, exist_ok=True)
-    with checkpoint.locked(folder), Signals() as signals:
+    with checkpoint.locked(folder), deferred() as signals:
         return train(model, dataset, config, where, folder, resume, signals)
 
 
@@ -128,7 +130,7 @@ def train(
     if (saved := checkpoint.latest(folder)) is not None:
         check_same_run(saved, config, folder)
         state.load_state_dict(saved)
-        if (finished := record.finished(folder, config)) is not None:
+        if state.epoch == epochs and (finished := record.finished(folder, config)) is not None:
             return Run(folder, finished)
     record.write_config(folder, config)
     record.write_metrics(folder, state.rows)
@@ -158,7 +160,7 @@ def train(
                     checkpoint.save(folder, state.state_dict())
                     last_saved = time.perf_counter()
                 if signals.pending:
-                    raise Interrupted(signals.pending)
+                    raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
             check_weights(model, (epoch + 1) * steps)
             seconds = time.perf_counter() - started
             validation_accuracy = accuracy(model, validation_set) if validation_set else None
@@ -169,10 +171,10 @@ def train(
             board.write(row)
             progress.finish(row)
             if signals.pending:
-                raise Interrupted(signals.pending)
+                raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
     model.save(folder)
-    draw_pictures(folder, model, state.rows, test_set, dataset.class_names)
     record.write_run(folder, model, state.rows, config, fabric.device)
+    draw_pictures(folder, model, state.rows, test_set, dataset.class_names)
     return Run(folder, state.rows[-1].test_accuracy)
 
 
@@ -186,12 +188,25 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def check_fits(model: CapsuleNetwork, dataset: Dataset) -> None:
+    """Refuse a data set that a network was not made for."""
+    if (model.image_shape, model.config["classes"]) != (dataset.image_shape, dataset.classes):
+        raise WrongArgument(
+            f"{dataset.name} has {dataset.classes} classes of images {dataset.image_shape}, "
+            f"the network was made for {model.config['classes']} of {model.image_shape}"
+        )
+
+
 def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) -> None:
     """Refuse to go on with a run that was another one; only Adam's may be given more epochs."""
     was, now = ({**told, **told["network"], "network": None} for told in (saved["config"], config))
     more = (config["epochs"], 0) >= (saved["epoch"], saved["step"])
     for name, value in now.items():
-        if was.get(name) != value and not (name == "epochs" and config["optimizer"] == "adam" and more):
+        if (
+            name != "data"
+            and was.get(name) != value
+            and not (name == "epochs" and config["optimizer"] == "adam" and more)
+        ):
             raise WrongArgument(
                 f"{folder} holds a run with {name} {was.get(name)!r}, got {value!r}; "
                 "choose another output folder"

@@ -66,7 +66,9 @@ def draw_reconstructions(model: CapsuleNetwork, test: Split, class_names: Sequen
     for column, index in enumerate(shown):
         for row, image in enumerate((pixels[column], output.reconstruction[column])):
             axes = grid[row, column]
-            axes.imshow(image.movedim(0, -1).cpu().numpy(), cmap="gray", vmin=0, vmax=1)
+            # Only one and three channels have colours that everybody agrees on.
+            shown_image = image if len(image) in (1, 3) else image.mean(0, keepdim=True)
+            axes.imshow(shown_image.movedim(0, -1).cpu().numpy(), cmap="gray", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[])
         grid[0, column].set_title(class_names[int(test.labels[index])], fontsize=10)
         grid[1, column].set_xlabel(

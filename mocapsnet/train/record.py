@@ -17,9 +17,10 @@ from torch import nn
 
 import mocapsnet
 from mocapsnet.errors import BrokenFile
-from mocapsnet.train.checkpoint import write
+from mocapsnet.nn.network import load
 from mocapsnet.train.settings import Settings
 from mocapsnet.train.state import Row
+from mocapsnet.writing import write
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:
@@ -73,11 +74,13 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def finished(folder: Path, config: dict[str, Any]) -> float | None:
-    """The test accuracy of the run in a folder, if it is this one and has ended."""
-    if not (folder / "run.json").is_file():
+    """The test accuracy of the run in a folder, if it is this one and has ended with all its files whole."""
+    try:
+        run = read_run(folder)
+        load(folder)
+    except (BrokenFile, FileNotFoundError):
         return None
-    run = read_run(folder)
-    return run["test_accuracy"] if run["config"] == config else None
+    return run["test_accuracy"] if run["config"] | {"data": None} == config | {"data": None} else None
 
 
 class Board:

@@ -61,7 +61,7 @@ class State:
         """Turn the epoch's sums into a row and start the next one."""
         row = Row(
             epoch=self.epoch + 1,
-            lr=float(self.optimizer.param_groups[0]["lr"]),
+            lr=self.learning_rate(),
             train_loss=float(self.loss_sum) / self.seen,
             train_accuracy=float(self.correct) / self.seen,
             validation_accuracy=validation_accuracy,
@@ -75,6 +75,12 @@ class State:
         self.epoch, self.step, self.seen = self.epoch + 1, 0, 0
         self.loss_sum, self.correct, self.seconds = 0.0, 0, 0.0
         return row
+
+    def learning_rate(self) -> float:
+        """The rate of the last step; Ranger21 has no schedule beside it and keeps its own."""
+        if self.schedule is None:
+            return float(self.optimizer.current_lr)  # type: ignore[attr-defined]
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values, as a checkpoint holds them."""

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from processes import other_file_system
 
 from mocapsnet.errors import BrokenFile, Busy
-from mocapsnet.train.checkpoint import LAST, MAGIC, PREVIOUS, latest, locked, read, save, write
+from mocapsnet.train.checkpoint import LAST, MAGIC, PREVIOUS, latest, locked, read, save
 from mocapsnet.train.optimizers import make_optimizer
 from mocapsnet.train.state import State
+from mocapsnet.writing import write
 
 HEADER = len(MAGIC) + 32
 

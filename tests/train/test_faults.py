@@ -61,7 +61,8 @@ def refused(capsys, code: int, words: list[str]) -> str:
 def test_a_signal_saves_the_run_and_ends_the_command_without_a_traceback(data, tmp_path, number, code):
     words, log = command(data, tmp_path / "run"), tmp_path / "log"
     ended = run(words, log, death=Death("mocapsnet.train.state.State.count", 9, number))
-    assert (ended.code, ended.err) == (code, "")
+    saved = f"mocapsnet: saved in {tmp_path / 'run'}; the same command goes on"
+    assert (ended.code, ended.err.strip()) == (code, saved)
     state = read(tmp_path / "run" / LAST)
     assert (state["epoch"], state["step"]) == (1, 3)
     assert not (tmp_path / "run" / "run.json").exists()
@@ -84,7 +85,7 @@ def test_in_python_a_signal_is_a_keyboard_interrupt_and_old_handlers_come_back(t
             signal.signal(each, handler)
     assert isinstance(stopped.value, Interrupted)
     assert stopped.value.exit_code == code
-    assert str(stopped.value) == signal.Signals(number).name
+    assert "the same command goes on" in str(stopped.value)
     assert read(tmp_path / LAST)["step"] == 1
 
 

@@ -166,3 +166,19 @@ def test_the_default_training_reaches_97_5_percent(tmp_path):
         done.stdout.splitlines()[-1]
         == f"test accuracy {told['test_accuracy']:.2%}, run folder {tmp_path / 'run'}"
     )
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_pictures_of_any_channels_are_trained_on_and_drawn(tmp_path, channels):
+    images = torch.randint(0, 256, (12, channels, 17, 17), dtype=torch.uint8)
+    split = Split(images, torch.arange(12) % 3)
+    model = mc.MoCapsNet((channels, 17, 17), classes=3, capsules=4, channels=8)
+    mc.fit(model, Dataset("noise", split, split, ("a", "b", "c")), epochs=1, device="cpu", output=tmp_path)
+    assert (tmp_path / "reconstructions.png").exists()
+
+
+def test_a_network_made_for_other_images_is_refused_before_anything_is_written(digits, tmp_path):
+    model = mc.MoCapsNet((3, 32, 32), classes=10, capsules=4, channels=8)
+    with pytest.raises(ValueError, match=r"made for 10 of \(3, 32, 32\)"):
+        mc.fit(model, digits, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
