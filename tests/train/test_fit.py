@@ -182,3 +182,11 @@ def test_a_network_made_for_other_images_is_refused_before_anything_is_written(d
     with pytest.raises(ValueError, match=r"made for 10 of \(3, 32, 32\)"):
         mc.fit(model, digits, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_recorded_rate_of_ranger21_is_that_of_its_own_schedule(digits, tmp_path):
+    mc.fit(small_network(), digits, epochs=3, batch=50, optimizer="ranger21", device="cpu", output=tmp_path)
+    with (tmp_path / "metrics.csv").open() as file:
+        rates = [float(row["lr"]) for row in csv.DictReader(file)]
+    assert rates[0] == 1e-2
+    assert rates[0] > rates[1] > rates[2] > 0
