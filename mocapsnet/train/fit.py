@@ -61,7 +61,7 @@ def fit(
     """Train a capsule network in place and write a run folder.
 
     Images are padded by 2, cropped at random and standardised, validation and test images only standardised.
-    Adam's learning rate (1e-3) is multiplied by decay after every epoch; Ranger21 (1e-2) has its own.
+    Adam's learning rate (1e-3) is multiplied by decay after every epoch; Ranger21 (1e-2) schedules its own.
     The test set is measured and never selects anything. A run that was stopped goes on from its folder's last
     checkpoint, bit for bit on a CPU; resume="never" refuses a folder that holds a run.
 

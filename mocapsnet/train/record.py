@@ -27,6 +27,8 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
     """Write config.yaml, which `mocapsnet train --config` takes to repeat the run."""
     network = {name: value for name, value in config["network"].items() if name in Settings.__annotations__}
     settings = {name: value for name, value in config.items() if name in Settings.__annotations__}
+    if config["data"] is None:
+        del settings["data"]
     flat = {**settings, **network, "model": config["network"]["model"].lower()}
     write(folder / "config.yaml", yaml.safe_dump(flat, sort_keys=False).encode())
 
@@ -43,7 +45,7 @@ def write_metrics(folder: Path, rows: Sequence[Row]) -> None:
 def write_run(
     folder: Path, model: nn.Module, rows: Sequence[Row], config: dict[str, Any], device: torch.device
 ) -> None:
-    """Write run.json, the last file of a finished run."""
+    """Write run.json, which marks a run as finished."""
     run = {
         "test_accuracy": rows[-1].test_accuracy,
         "validation_accuracy": rows[-1].validation_accuracy,
