@@ -23,6 +23,14 @@ class NotFinite(ArithmeticError):
     """A training step whose loss or gradient is not finite; its update was not made."""
 
 
+class OutOfRange(NotFinite):
+    """A state that exact arithmetic cannot hold."""
+
+
+class Irreproducible(RuntimeError):
+    """A layer that does not give the same result twice."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A program that a signal ended, perhaps after a run was saved."""
 

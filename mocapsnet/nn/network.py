@@ -196,7 +196,10 @@ class ResCapsNet(CapsuleNetwork):
 
 
 class MoCapsNet(CapsuleNetwork):
-    """The momentum network (equations 3 and 4), its velocity carried through all blocks."""
+    """The momentum network (equations 3 and 4), its velocity carried through all blocks.
+
+    gamma, memory and arithmetic are those of MomentumSequence.
+    """
 
     def __init__(
         self,
@@ -216,8 +219,8 @@ class MoCapsNet(CapsuleNetwork):
         skip: str = "layer",
         backend: str = "auto",
         gamma: float = 0.9,
-        memory: str = "store",
-        arithmetic: str = "float",
+        memory: str = "reverse",
+        arithmetic: str = "exact",
     ) -> None:
         self.momentum: dict[str, Any] = {"gamma": gamma, "memory": memory, "arithmetic": arithmetic}
         super().__init__(
@@ -272,7 +275,9 @@ def load(folder: str | Path) -> CapsuleNetwork:
     return model
 
 
-def to_momentum(rescapsnet: ResCapsNet, gamma: float = 0.9) -> MoCapsNet:
+def to_momentum(
+    rescapsnet: ResCapsNet, gamma: float = 0.9, memory: str = "reverse", arithmetic: str = "exact"
+) -> MoCapsNet:
     """The momentum counterpart of a residual network, with a copy of its weights.
 
     >>> mc.to_momentum(mc.ResCapsNet((1, 28, 28), classes=10), gamma=0.9)
@@ -281,8 +286,8 @@ def to_momentum(rescapsnet: ResCapsNet, gamma: float = 0.9) -> MoCapsNet:
         raise WrongArgument(f"to_momentum takes a ResCapsNet, got {type(rescapsnet).__name__}")
     config = {name: value for name, value in rescapsnet.config.items() if name != "model"}
     W = rescapsnet.caps1.W
-    mocapsnet = MoCapsNet(**config, gamma=gamma).to(W.device, W.dtype).train(rescapsnet.training)
-    mocapsnet.load_state_dict(rescapsnet.state_dict())
+    mocapsnet = MoCapsNet(**config, gamma=gamma, memory=memory, arithmetic=arithmetic)
+    mocapsnet.to(W.device, W.dtype).train(rescapsnet.training).load_state_dict(rescapsnet.state_dict())
     return mocapsnet
 
 

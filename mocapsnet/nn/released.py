@@ -97,7 +97,7 @@ class ReleasedMomentumBlock(nn.Module):
 
     def __init__(self, first: nn.Module, second: nn.Module, gamma: float) -> None:
         super().__init__()
-        self.momentum = MomentumSequence([first, second], gamma)
+        self.momentum = MomentumSequence([first, second], gamma, memory="store", arithmetic="float")
 
     def forward(self, x: Tensor) -> Tensor:
         """2x + v_1 + v_2."""

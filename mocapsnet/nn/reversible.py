@@ -1,21 +1,49 @@
 """A momentum network around any layers that keep their input's shape; it knows nothing of capsules."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mocapsnet.errors import WrongArgument
+from mocapsnet.errors import OutOfRange, WrongArgument
+from mocapsnet.nn.inversion import InversionReport, report
+from mocapsnet.nn.tape import Tape, answer
 from mocapsnet.ops.arguments import one_of
-from mocapsnet.ops.momentum import step
+from mocapsnet.ops.momentum import RANGE, Arithmetic, ExactArithmetic, FloatArithmetic
+
+
+class Arriving:
+    """A number on its way from a GPU."""
+
+    def __init__(self, number: Tensor) -> None:
+        self.number = torch.empty_like(number, device="cpu", pin_memory=True)
+        self.number.copy_(number, non_blocking=True)
+        self.event = torch.cuda.Event()
+        self.event.record()
+
+    def there(self) -> bool:
+        """Whether it can be read without waiting."""
+        return self.event.query()
+
+    def read(self) -> float:
+        """The number."""
+        self.event.synchronize()
+        return self.number.item()
 
 
 class MomentumSequence(nn.Module):
     """v_{n+1} = γ v_n + (1 − γ) f(x_n),  x_{n+1} = x_n + v_{n+1} (equations 3 and 4).
 
     The velocity starts at zero and is carried through all layers. gamma = 0 is the residual network.
-    Further arguments of the call go to every layer.
+    Further arguments of the call go to every layer, and receive gradients.
+
+    memory says what is kept for the backward pass: "reverse" the last state alone, from which the others are
+    reconstructed; "checkpoint" each layer's input; "store" everything, as autograd does. arithmetic="exact"
+    holds the state in integers (|x| < 511, in steps of 2^-22), and reconstruction is exact to the bit at any
+    depth; "float" with "reverse" is the paper's Listing 2, and wrong beyond some 70 layers.
+    check="raise" compares each layer that is computed again with its first result.
 
     >>> sequence = MomentumSequence([nn.Linear(4, 4) for _ in range(6)], gamma=0.9)
     >>> y = sequence(torch.randn(2, 4))
@@ -26,8 +54,9 @@ class MomentumSequence(nn.Module):
         self,
         layers: Iterable[nn.Module],
         gamma: float = 0.9,
-        memory: str = "store",
-        arithmetic: str = "float",
+        memory: str = "reverse",
+        arithmetic: str = "exact",
+        check: str | None = None,
     ) -> None:
         super().__init__()
         if gamma == 1:
@@ -36,12 +65,26 @@ class MomentumSequence(nn.Module):
             )
         if not isinstance(gamma, int | float) or not 0 <= gamma < 1:
             raise WrongArgument(f"gamma must be in [0, 1), got {gamma!r}; 0 is the residual network")
-        one_of("memory", memory, ("store",))
-        one_of("arithmetic", arithmetic, ("float",))
+        one_of("memory", memory, ("reverse", "checkpoint", "store"))
+        one_of("arithmetic", arithmetic, ("exact", "float"))
+        if check is not None:
+            one_of("check", check, ("raise",))
+        if memory == "reverse" and gamma == 0:
+            raise WrongArgument(
+                "gamma must be > 0 with memory='reverse', got 0: a residual network forgets its states; "
+                "use memory='checkpoint' or 'store'"
+            )
+        if check and arithmetic == "float" and memory == "reverse":
+            raise WrongArgument(
+                "check must be None with arithmetic='float' and memory='reverse', got 'raise': "
+                "states reconstructed in floats never agree to the bit; use arithmetic='exact'"
+            )
         self.layers = nn.ModuleList(layers)
         self.gamma = gamma
         self.memory = memory
         self.arithmetic = arithmetic
+        self.check = check
+        self.arriving: list[Arriving] = []
 
     def forward(
         self,
@@ -52,17 +95,91 @@ class MomentumSequence(nn.Module):
         **kwargs: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The state after the last layer, and the velocity when asked for."""
+        if not x.is_floating_point():
+            raise WrongArgument(f"x must be real floats, got {x.dtype}")
         velocity = torch.zeros_like(x) if velocity is None else velocity
-        for number, layer in enumerate(self.layers):
-            f = layer(x, *args, **kwargs)
-            if f.shape != x.shape:
-                raise WrongArgument(
-                    f"layers must keep their input's shape, but layer {number} makes {tuple(f.shape)} "
-                    f"of {tuple(x.shape)}"
-                )
-            x, velocity = step(x, velocity, f, self.gamma)
+        if velocity.shape != x.shape:
+            raise WrongArgument(f"velocity must have x's shape {tuple(x.shape)}, got {tuple(velocity.shape)}")
+        # torch.func's transforms have no hooks on saved tensors: under them all is stored.
+        taped = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+        run = self.plain if self.memory == "store" or not taped or not self.layers else self.taped
+        x, velocity = run(x, velocity, args, kwargs)
         return (x, velocity) if return_velocity else x
+
+    def plain(self, x: Tensor, velocity: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+        """The sequence as it is written; autograd keeps what it likes."""
+        if not self.layers:
+            return x, velocity
+        arithmetic = self.make_arithmetic(x)
+        state = arithmetic.begin(x, velocity)
+        for n, layer in enumerate(self.layers):
+            state = arithmetic.step(n, state, answer(layer, n, state.x, args, kwargs))
+        return self.within_range(state.peak, state.x, state.velocity)
+
+    @torch.compiler.disable(reason="the way back cannot be traced; memory='store' can")  # type: ignore[untyped-decorator]
+    def taped(self, x: Tensor, velocity: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+        """The sequence with every layer to be computed again."""
+        arithmetic = self.make_arithmetic(x)
+        reverse = self.memory == "reverse"
+        tape = Tape(list(self.layers), arithmetic, args, kwargs, reverse, self.check is not None)
+        state = arithmetic.begin(x, velocity)
+        for n in range(len(self.layers)):
+            state = arithmetic.step(n, state, tape.call(n, state))
+        x, velocity = tape.finish(state) if reverse else (state.x, state.velocity)
+        return self.within_range(state.peak, x, velocity)
+
+    def make_arithmetic(self, x: Tensor) -> Arithmetic:
+        """The arithmetic of this sequence for states like x; the residual network has nothing to invert."""
+        if self.arithmetic == "float" or self.gamma == 0:
+            return FloatArithmetic(self.gamma)
+        return ExactArithmetic(self.gamma, len(self.layers), x.dtype)
+
+    def within_range(self, peak: Tensor | None, x: Tensor, velocity: Tensor) -> tuple[Tensor, Tensor]:
+        """x and the velocity; an error if the state left its range, or NaN where none can be raised yet.
+
+        A GPU runs behind: nobody waits for its answer, and the next call that finds it there reads it.
+        """
+        if peak is None:
+            return x, velocity
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if not traced and peak.device.type != "cuda":
+            check_range(peak.item())
+            return x, velocity
+        if not traced and not torch.cuda.is_current_stream_capturing():
+            self.read_range(wait=False)
+            self.arriving.append(Arriving(peak))
+        poison = torch.where(peak < RANGE, 0.0, math.nan).to(x.dtype)
+        return x + poison, velocity + poison
+
+    def read_range(self, wait: bool = True) -> None:
+        """Raise OutOfRange if an earlier forward on a GPU left the range of exact arithmetic."""
+        while self.arriving and (wait or self.arriving[0].there()):
+            check_range(self.arriving.pop(0).read())
+
+    def inversion_report(self, x: Tensor, *args: Any, **kwargs: Any) -> InversionReport:
+        """What memory="reverse" would do at x, whatever the memory is, against memory="store".
+
+        >>> report = sequence.inversion_report(torch.randn(2, 4))
+        >>> report.exact, report.gradient_error, report.layers[0].error
+        """
+        if self.gamma == 0:
+            raise WrongArgument("gamma must be > 0 for an inversion, got 0")
+        return report(self, x, args, kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the answers under way, which no copy needs."""
+        return {**self.__dict__, "arriving": []}
 
     def extra_repr(self) -> str:
         """The options, for print(model)."""
-        return f"gamma={self.gamma}, memory={self.memory!r}, arithmetic={self.arithmetic!r}"
+        check = f", check={self.check!r}" if self.check else ""
+        return f"gamma={self.gamma}, memory={self.memory!r}, arithmetic={self.arithmetic!r}{check}"
+
+
+def check_range(peak: float) -> None:
+    """Refuse a state whose largest element exact arithmetic cannot hold."""
+    if not peak < RANGE:
+        raise OutOfRange(
+            f"x must stay within ±{RANGE:g} in exact arithmetic, got {peak:g}; use arithmetic='float', "
+            "or layers with smaller answers"
+        )

@@ -1,11 +1,22 @@
 """Where a loss or a gradient first became infinite or NaN."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mocapsnet.errors import NotFinite
+from mocapsnet.errors import NotFinite, OutOfRange
+
+
+@contextmanager
+def range_checked(model: nn.Module, step: int, *inputs: Tensor) -> Iterator[None]:
+    """Refuse the update of a step whose state exact arithmetic cannot hold, and name the culprit."""
+    try:
+        yield
+    except OutOfRange as error:
+        raise NotFinite(f"step {step}: {source(model, *inputs) or error}; the update was not made") from error
 
 
 def check_finite(loss: Tensor, model: nn.Module, step: int, *inputs: Tensor) -> None:
@@ -29,12 +40,8 @@ def bad_weight(model: nn.Module) -> str | None:
 
 def culprit(loss: Tensor, model: nn.Module, *inputs: Tensor) -> str:
     """The first thing that is not finite, in the order weights, images, layers, loss, gradients."""
-    if name := bad_weight(model):
-        return f"the weight {name} is not finite"
-    if not inputs[0].isfinite().all():
-        return "the images are not finite"
-    if module := first_bad_module(model, *inputs):
-        return f"the output of {module} is not finite"
+    if named := source(model, *inputs):
+        return named
     if not loss.isfinite():
         return f"the loss is {loss.item()}"
     bad = [name for name, parameter in model.named_parameters() if not finite(parameter.grad)]
@@ -43,6 +50,17 @@ def culprit(loss: Tensor, model: nn.Module, *inputs: Tensor) -> str:
         if bad
         else "the gradients are finite one by one, but too large"
     )
+
+
+def source(model: nn.Module, *inputs: Tensor) -> str | None:
+    """The first of weights, images and layers that is not finite."""
+    if name := bad_weight(model):
+        return f"the weight {name} is not finite"
+    if not inputs[0].isfinite().all():
+        return "the images are not finite"
+    if module := first_bad_module(model, *inputs):
+        return f"the output of {module} is not finite"
+    return None
 
 
 def finite(value: Any) -> bool:
@@ -66,7 +84,8 @@ def first_bad_module(model: nn.Module, *inputs: Tensor) -> str | None:
 
     hooks = [watch(name, module) for name, module in model.named_modules() if name]
     try:
-        model(*inputs)
+        with suppress(OutOfRange):
+            model(*inputs)
     finally:
         for hook in hooks:
             hook.remove()

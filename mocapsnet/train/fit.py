@@ -19,7 +19,7 @@ from mocapsnet.losses import capsule_loss
 from mocapsnet.nn.network import CapsuleNetwork
 from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train import checkpoint, record
-from mocapsnet.train.culprit import check_finite, check_weights
+from mocapsnet.train.culprit import check_finite, check_weights, range_checked
 from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, make_optimizer
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
@@ -146,11 +146,13 @@ def train(
                 labels = train_set.labels[indices]
                 pixels = to_pixels(crop(train_set.images[indices], offsets))
                 images = standardise(pixels)
-                output = network(images, labels)
+                number = epoch * steps + state.step + 1
+                with range_checked(model, number, images, labels):
+                    output = network(images, labels)
                 loss = capsule_loss(output, labels, pixels)
                 fabric_optimizer.zero_grad()
                 fabric.backward(loss)
-                check_finite(loss, model, epoch * steps + state.step + 1, images, labels)
+                check_finite(loss, model, number, images, labels)
                 fabric_optimizer.step()
                 state.count(loss, (output.lengths.argmax(1) == labels).sum(), len(labels))
                 progress.advance(state, len(labels))

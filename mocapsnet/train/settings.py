@@ -43,8 +43,8 @@ class Settings:
         skip: A residual block's rule, per layer (equation 2) or per block (figure 2).
         backend: Which implementation of the routing runs.
         gamma: The momentum term.
-        memory: What a momentum trunk keeps for the backward pass.
-        arithmetic: What a momentum trunk computes its state in.
+        memory: What a momentum trunk keeps for the backward pass: its last state, each layer's input, or all.
+        arithmetic: What a momentum trunk computes its state in: integers that invert exactly, or floats.
     """
 
     dataset: str = "mnist6k"
@@ -76,8 +76,8 @@ class Settings:
     skip: Literal["layer", "block"] = "layer"
     backend: Literal["auto", "reference", "fused"] = "auto"
     gamma: float = 0.9
-    memory: Literal["store"] = "store"
-    arithmetic: Literal["float"] = "float"
+    memory: Literal["reverse", "checkpoint", "store"] = "reverse"
+    arithmetic: Literal["exact", "float"] = "exact"
 
     def resolved(self) -> "Settings":
         """The same with every null that the data set decides filled in."""

@@ -50,9 +50,9 @@ MOMENTUM = [
     ({"gamma": -0.1}, ["gamma", "[0, 1)", "got -0.1"]),
     ({"gamma": 1.5}, ["gamma", "[0, 1)", "got 1.5"]),
     ({"gamma": float("nan")}, ["gamma", "[0, 1)", "got nan"]),
-    ({"memory": "reverse"}, ["memory", "'store'", "'reverse'"]),
-    ({"memory": "checkpoint"}, ["memory", "'store'", "'checkpoint'"]),
-    ({"arithmetic": "exact"}, ["arithmetic", "'float'", "'exact'"]),
+    ({"gamma": 0}, ["gamma", "> 0", "memory='reverse'", "'checkpoint' or 'store'"]),
+    ({"memory": "keep"}, ["memory", "'reverse', 'checkpoint', 'store'", "'keep'"]),
+    ({"arithmetic": "int32"}, ["arithmetic", "'exact', 'float'", "'int32'"]),
 ]
 TINY = {"image_shape": (1, 28, 28), "classes": 3, "channels": 8, "capsules": 2}
 

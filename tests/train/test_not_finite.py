@@ -35,7 +35,7 @@ def at_step(model: mc.MoCapsNet, step: int, action: Callable[[], None]) -> None:
 def stopped(model: mc.MoCapsNet, tiny, folder: Path) -> str:
     """What a run of six steps an epoch says when it stops in the second: nothing was harmed."""
     weights = {}
-    model.register_forward_hook(
+    model.register_forward_pre_hook(
         lambda *_: weights.update({k: v.clone() for k, v in model.state_dict().items()})
     )
     with pytest.raises(NotFinite) as error:
@@ -97,6 +97,14 @@ def test_the_first_module_with_a_bad_output_is_named(tiny, tmp_path, module):
     assert stopped(model, tiny, tmp_path) == (
         f"step 10: the output of {module} is not finite; the update was not made"
     )
+
+
+def test_a_state_beyond_the_range_of_exact_arithmetic_is_refused(tiny, tmp_path):
+    model = small_network()
+    at_step(model, 11, lambda: model.trunk.layers[0].register_forward_hook(lambda *both: both[2] + 1e5))
+    told = stopped(model, tiny, tmp_path)
+    assert told.startswith("step 11: x must stay within ±511 in exact arithmetic, got ")
+    assert told.endswith("; the update was not made")
 
 
 def test_a_loss_that_is_not_finite_by_itself_is_named(tiny, tmp_path, monkeypatch):

@@ -1,0 +1,118 @@
+"""How well a momentum network's states come back, and what that does to its gradients."""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mocapsnet.nn.tape import Tape, generators, set_generators
+
+if TYPE_CHECKING:
+    from mocapsnet.nn.reversible import MomentumSequence
+
+
+class LayerInversion(NamedTuple):
+    """Of a layer: max |x − x̂|, whether x and velocity came back to the bit, its relative gradient error."""
+
+    error: float
+    exact: bool
+    gradient_error: float
+
+
+class InversionReport(NamedTuple):
+    """Layer by layer, and the relative error of all gradients together."""
+
+    layers: tuple[LayerInversion, ...]
+    gradient_error: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether every state came back to the bit."""
+        return all(layer.exact for layer in self.layers)
+
+
+def report(sequence: "MomentumSequence", x: Tensor, args: Any, kwargs: Any) -> InversionReport:
+    """Take x forth and back through a sequence; its buffers and the random generators stay as they are."""
+    x = x.detach().requires_grad_()
+    with untouched(sequence, x.device):
+        states = there_and_back(sequence, x, args, kwargs)
+    found: dict[str, Tensor] = {}
+    expected: dict[str, Tensor] = {}
+    for memory, into in (("reverse", found), ("store", expected)):
+        with untouched(sequence, x.device):
+            twin = type(sequence)(sequence.layers, sequence.gamma, memory, sequence.arithmetic)
+            y = twin(x, *args, **kwargs)
+            into |= gradients(y, {"x": x, **dict(sequence.named_parameters())})
+    layers = tuple(
+        LayerInversion(
+            error,
+            exact,
+            relative_error(found, expected, [name for name in found if name.startswith(f"layers.{n}.")]),
+        )
+        for n, (error, exact) in enumerate(states)
+    )
+    return InversionReport(layers, relative_error(found, expected, list(found)))
+
+
+@contextmanager
+def untouched(sequence: "MomentumSequence", device: torch.device) -> Iterator[None]:
+    """Put buffers and random generators back in the end."""
+    random = generators(device)
+    buffers = [(buffer, buffer.clone()) for buffer in sequence.buffers()]
+    try:
+        yield
+    finally:
+        set_generators(device, random)
+        for buffer, was in buffers:
+            buffer.copy_(was)
+
+
+@torch.no_grad()
+def there_and_back(
+    sequence: "MomentumSequence", x: Tensor, args: Any, kwargs: Any
+) -> list[tuple[float, bool]]:
+    """max |x_n − x̂_n| for every layer, and whether x and the velocity came back to the bit."""
+    arithmetic = sequence.make_arithmetic(x)
+    tape = Tape(list(sequence.layers), arithmetic, args, kwargs, reverse=True)
+    state = arithmetic.begin(x, torch.zeros_like(x))
+    states = []
+    for n in range(len(sequence.layers)):
+        states.append(state)
+        tape.spilled |= arithmetic.spilled(n, state)
+        state = arithmetic.step(n, state, tape.first(n, state.x))
+    found, kept = [], state.kept
+    for n, was in reversed(list(enumerate(states))):
+        inputs: list[Tensor] = []
+
+        def f(x: Tensor, n: int = n, inputs: list[Tensor] = inputs) -> Tensor:
+            inputs.append(x)
+            return tape.again(n, x)
+
+        kept = arithmetic.unstep(n, kept, tape.spilled.pop(n, None), f)
+        error = (inputs[0] - was.x).abs().max().item() if x.numel() else 0.0
+        found.append((math.inf if math.isnan(error) else error, all(map(torch.equal, kept, was.kept))))
+    return found[::-1]
+
+
+def gradients(y: Tensor, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of y · r for an r that is random and fixed, zero where y does not depend."""
+    wanted = {name: tensor for name, tensor in wanted.items() if tensor.requires_grad}
+    r = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
+    found = torch.autograd.grad(y, list(wanted.values()), r, allow_unused=True, materialize_grads=True)
+    return dict(zip(wanted, found, strict=True))
+
+
+def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], names: list[str]) -> float:
+    """|found − expected| / |expected| over the named tensors together; infinite where NaN was found."""
+
+    def norm(tensors: Iterable[Tensor]) -> float:
+        return math.hypot(*(tensor.cpu().double().norm().item() for tensor in tensors))
+
+    wrong = norm(found[name] - expected[name] for name in names)
+    size = norm(expected[name] for name in names)
+    if wrong == 0:
+        return 0.0
+    return wrong / size if size and not math.isnan(wrong) else math.inf

@@ -1,0 +1,228 @@
+"""The way back through a sequence of layers: each is computed again, from an input kept or reconstructed."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+from mocapsnet.errors import Irreproducible, WrongArgument
+from mocapsnet.ops.momentum import Arithmetic, State
+
+
+class Circumstances(NamedTuple):
+    """What a layer's result hung on beside its input."""
+
+    needs_grad: bool
+    """Whether its input did."""
+    parameters: dict[str, nn.Parameter]
+    """Its parameters, which functional_call may have lent to it."""
+    buffers: dict[str, Tensor]
+    """Those buffers that it wrote (BatchNorm's averages), as they were before."""
+    random: tuple[Tensor, ...]
+    """The states of the random generators, if it drew numbers."""
+    sums: Tensor | None
+    """Checksums of its input and of its result, if they are to be compared."""
+
+
+class Tape:
+    """One forward's way back.
+
+    Each layer runs in a non-reentrant checkpoint, which calls it once more when its gradient is due, from the
+    last layer to the first. With memory="checkpoint" its input was kept. With "reverse" it is reconstructed
+    from the state after it; f, which is then at hand, takes the velocity one layer back.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        arithmetic: Arithmetic,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reverse: bool,
+        check: bool = False,
+    ) -> None:
+        self.layers = layers
+        self.arithmetic = arithmetic
+        self.args = args
+        self.kwargs = kwargs
+        self.reverse = reverse
+        self.check = check
+        self.circumstances: list[Circumstances] = []
+        # What the state gives up on its way, by layer; once the forward is over, End keeps it.
+        self.spilled: dict[int, Tensor] = {}
+        self.spilling: tuple[int, ...] = ()
+        # Where the walk back stands: the state before layer `position`, while there is one.
+        self.position = 0
+        self.kept: Sequence[Tensor] = ()
+        self.end: Callable[[], Any] = lambda: None
+
+    def call(self, n: int, state: State) -> Tensor:
+        """Layer n of the state's x, to be computed again when its gradient is due."""
+        first = [state.x]
+        if self.reverse:
+            self.spilled |= self.arithmetic.spilled(n, state)
+
+        def run(x: Tensor) -> Tensor:
+            if first:
+                return self.first(n, first.pop())
+            return self.back(n) if self.reverse else self.again(n, x)
+
+        result: Tensor = checkpoint(
+            run,
+            state.x.new_empty(0) if self.reverse else state.x,
+            use_reentrant=False,
+            early_stop=False,
+            preserve_rng_state=False,
+        )
+        return result
+
+    def finish(self, state: State) -> tuple[Tensor, Tensor]:
+        """x and the velocity after the last layer, where the way back begins."""
+        self.spilling = tuple(self.spilled)
+        kept = (*state.kept, *self.spilled.values())
+        self.spilled = {}
+        ends: tuple[Tensor, Tensor] = End.apply(state.x, state.velocity, self, *kept)  # type: ignore[no-untyped-call]
+        return ends
+
+    def first(self, n: int, x: Tensor) -> Tensor:
+        """Layer n of x, its circumstances noted."""
+        layer = self.layers[n]
+        parameters, buffers = dict(layer.named_parameters()), dict(layer.named_buffers())
+        before = {name: (buffer._version, buffer.clone()) for name, buffer in buffers.items()}
+        random = generators(x.device)
+        f = answer(layer, n, x, self.args, self.kwargs)
+        written = {
+            name: was
+            for name, (version, was) in before.items()
+            if layer.get_buffer(name) is not buffers[name] or buffers[name]._version != version
+        }
+        drew = not all(map(torch.equal, random, generators(x.device)))
+        sums = checksums(x, f) if self.check else None
+        self.circumstances.append(
+            Circumstances(x.requires_grad, parameters, written, random if drew else (), sums)
+        )
+        return f
+
+    def again(self, n: int, x: Tensor) -> Tensor:
+        """Layer n of x once more, in the circumstances of the first time."""
+        layer, then = self.layers[n], self.circumstances[n]
+        lent = {name: buffer.clone() for name, buffer in then.buffers.items()}
+        if not sharded(layer):
+            now = dict(layer.named_parameters())
+            lent |= {name: was for name, was in then.parameters.items() if now.get(name) is not was}
+        x = x.detach().requires_grad_(then.needs_grad)
+        devices = [] if x.device.type == "cpu" else [x.device]
+        with torch.random.fork_rng(devices, enabled=bool(then.random), device_type=x.device.type):
+            set_generators(x.device, then.random)
+            f: Tensor = functional_call(layer, lent, (x, *self.args), self.kwargs)
+        if then.sums is not None and not torch.equal(then.sums, checksums(x, f)):
+            raise Irreproducible(
+                f"layer {n} gave another result on the way back: it is not deterministic, or its weights, "
+                "its buffers or the further arguments were changed between forward and backward"
+            )
+        return f
+
+    def start(self, saved: Sequence[Tensor]) -> None:
+        """Stand behind the last layer, with what End kept."""
+        self.kept = saved[:2]
+        self.spilled = dict(zip(self.spilling, saved[2:], strict=True))
+        self.position = len(self.layers)
+
+    def back(self, n: int) -> Tensor:
+        """Layer n of the x that is reconstructed."""
+        if self.position <= n:
+            self.start(self.end().saved_tensors)
+        # A layer whose gradient needs no tensor was not asked for; the checkpoint at work must not see it.
+        while self.position > n + 1:
+            with saved_tensors_hooks(lambda x: x, lambda x: x):
+                self.undo(self.position - 1)
+        return self.undo(n)
+
+    def undo(self, n: int) -> Tensor:
+        """Walk from after layer n to before it, and give the result of that layer."""
+        found = []
+
+        def f(x: Tensor) -> Tensor:
+            with torch.enable_grad():
+                found.append(self.again(n, x))
+            return found[0]
+
+        with torch.no_grad():
+            self.kept = self.arithmetic.unstep(n, self.kept, self.spilled.pop(n, None), f)
+        self.position = n
+        if n == 0:
+            self.kept = ()
+        return found[0]
+
+
+class End(torch.autograd.Function):
+    """The end of a taped sequence: autograd keeps its last state, and frees it, like any saved tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, velocity: Tensor, tape: Tape, *kept: Tensor) -> tuple[Tensor, Tensor]:
+        """x and the velocity as tensors of their own, so that writing to them harms nothing."""
+        ctx.save_for_backward(*kept)
+        # What has no gradient is left out, as it is without a tape: sums then have the same order.
+        ctx.set_materialize_grads(False)
+        ctx.tape = tape
+        # A weak reference: with a strong one, node and tape would keep each other alive.
+        tape.end = ref(ctx)
+        return x.clone(), velocity.clone()
+
+    @staticmethod
+    def backward(ctx: Any, x: Tensor | None, velocity: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The way back begins."""
+        ctx.tape.start(ctx.saved_tensors)
+        return x, velocity, None, *[None] * len(ctx.saved_tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, x: Tensor, velocity: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        """Forward mode needs no way back."""
+        return x, velocity
+
+
+def answer(layer: nn.Module, n: int, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Layer n of x; one that changes the shape, or x itself, is refused."""
+    counted = not (torch.compiler.is_compiling() or x.is_inference())
+    version = x._version if counted else 0
+    f = layer(x, *args, **kwargs)
+    if not isinstance(f, Tensor) or f.shape != x.shape:
+        made = tuple(f.shape) if isinstance(f, Tensor) else f"a {type(f).__name__}"
+        raise WrongArgument(
+            f"layers must keep their input's shape, but layer {n} makes {made} of {tuple(x.shape)}"
+        )
+    if counted and x._version != version:
+        raise WrongArgument(f"layers must leave their input as it is, but layer {n} writes to it")
+    return f
+
+
+def generators(device: torch.device) -> tuple[Tensor, ...]:
+    """The states of the generators that a layer on this device draws from."""
+    cpu = torch.get_rng_state()
+    return (cpu,) if device.type == "cpu" else (cpu, torch.get_device_module(device).get_rng_state(device))
+
+
+def set_generators(device: torch.device, states: tuple[Tensor, ...]) -> None:
+    """Put the generators back to states that generators() gave, if it gave any."""
+    for where, state in zip((torch, torch.get_device_module(device)), states, strict=False):
+        where.set_rng_state(state)
+
+
+def sharded(layer: nn.Module) -> bool:
+    """Whether FSDP exchanges this layer's parameters, shards for whole ones, on its own."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in layer.modules())
+
+
+def checksums(*tensors: Tensor) -> Tensor:
+    """A number for each tensor that any other bit, and any other order, would change."""
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    with torch.no_grad():
+        bits = [x.detach().contiguous().view(integers[x.element_size()]).flatten().long() for x in tensors]
+        return torch.stack([(b * (2 * torch.arange(len(b), device=b.device) + 1)).sum() for b in bits])
