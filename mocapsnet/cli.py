@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 from mocapsnet import __version__
-from mocapsnet.errors import BrokenFile, Busy, Interrupted, NotFinite, WrongArgument
+from mocapsnet.errors import BrokenFile, Busy, Interrupted, Irreproducible, NotFinite, WrongArgument
+from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.parser import ConfigFile, Parser, say
 from mocapsnet.train.settings import Settings
 from mocapsnet.train.signals import raised
@@ -162,6 +163,20 @@ def inspect(settings: Settings, run: str | None) -> None:
     print(f"{kept:,} bytes kept for backward per image, parameters not counted")
 
 
+def bench(settings: BenchSettings, what: str) -> None:
+    """Measure what depth costs in memory and time; print a table, write a CSV and a picture."""
+    from mocapsnet.measure.memory import bench_memory
+    from mocapsnet.measure.report import table, write
+    from mocapsnet.ops.arguments import one_of
+
+    one_of("what", what, ("memory",))
+    rows = bench_memory(settings)
+    figures, picture = write(rows, settings)
+    print(table(rows))
+    print(f"figures in {figures}")
+    print(f"picture in {picture}" if picture else "no picture without matplotlib: pip install matplotlib")
+
+
 def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "CapsuleNetwork":
     """The network that settings describe, its weights drawn by their seed."""
     import torch
@@ -200,8 +215,13 @@ VERBS = {
     "evaluate": Verb(evaluate, EvaluateSettings, {"run": None}),
     "predict": Verb(predict, PredictSettings, {"run": None, "images": "+"}),
     "inspect": Verb(inspect, Settings, {"run": "?"}),
+    "bench": Verb(bench, BenchSettings, {"what": None}),
 }
-POSITIONALS = {"run": "The folder of a finished run.", "images": "Any pictures that Pillow opens."}
+POSITIONALS = {
+    "run": "The folder of a finished run.",
+    "images": "Any pictures that Pillow opens.",
+    "what": "memory: bytes kept for backward, peak memory and time of a step against depth.",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -233,7 +253,7 @@ def run(arguments: Sequence[str] | None) -> None:
         verb.function(settings, **{name: values[name] for name in verb.positionals})
     except WrongArgument as error:
         say(program, error, 2)
-    except (BrokenFile, Busy, NotFinite, OSError, ImportError) as error:
+    except (BrokenFile, Busy, Irreproducible, NotFinite, OSError, ImportError) as error:
         say(program, error, 1)
 
 

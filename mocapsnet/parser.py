@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from jsonargparse import ActionConfigFile, ArgumentParser  # type: ignore[attr-defined]
 
@@ -73,10 +73,11 @@ def mismatch(name: str, value: str, hint: Any) -> str:
         for kind in (get_args(hint) if type(None) in get_args(hint) else (hint,))
         if kind is not type(None)
     ]
-    words = [word for kind in kinds for word in get_args(kind)]
+    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     if words:
         return f"--{name} must be one of {', '.join(words)}, got {value}{nearest(value, words)}"
     wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    wanted[list[int]] = "whole numbers such as [1,2,4]"
     return f"--{name} must be {' or '.join(wanted[kind] for kind in kinds)}, got {value}"
 
 

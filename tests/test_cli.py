@@ -9,6 +9,7 @@ import pytest
 
 import mocapsnet as mc
 from mocapsnet.cli import VERBS, main
+from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.train.settings import Settings
 
 
@@ -23,13 +24,18 @@ def refused(capsys, *arguments: str) -> str:
 
 
 def test_the_surface_is_pinned():
-    assert list(VERBS) == ["train", "evaluate", "predict", "inspect"]
+    assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench"]
     names = " ".join(field.name for field in dataclasses.fields(Settings))
     assert names == (
         "dataset data download model blocks routing epochs batch optimizer lr decay validation limit seed "
         "device output resume iterations capsules capsule_dim class_dim channels kernel_size weight_std "
         "routing_bias gradient skip backend gamma memory arithmetic"
     )
+    names = " ".join(field.name for field in dataclasses.fields(BenchSettings))
+    assert names == (
+        "of depths batch capsules capsule_dim routing gamma dataset channels repeats device output"
+    )
+    assert BenchSettings().depths == [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_every_constructor_argument_is_a_setting_with_the_same_default():
@@ -50,7 +56,7 @@ def test_the_three_networks_share_their_arguments():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("", "mocapsnet: give a command: train, evaluate, predict, inspect; --help says more"),
+        ("", "mocapsnet: give a command: train, evaluate, predict, inspect, bench; --help says more"),
         ("trian", "mocapsnet: there is no trian; did you mean train?"),
         ("train --epoch 3", "mocapsnet train: there is no --epoch; did you mean --epochs?"),
         ("train --zzz=3", "mocapsnet train: there is no --zzz; --help lists what there is"),
@@ -71,6 +77,15 @@ def test_the_three_networks_share_their_arguments():
         ("train --gamma 1", "gamma must be < 1, got 1"),
         ("train --skip block", "skip='block' is a residual trunk's and MoCapsNet has none; use ResCapsNet"),
         ("train --backend fused", "backend='fused' cannot run"),
+        ("bench speed", "what must be one of 'memory', got 'speed'"),
+        ("bench memory --of trunks", "--of must be one of trunk, network, got trunks; did you mean trunk?"),
+        ("bench memory --depths 4", "--depths must be whole numbers such as [1,2,4], got 4"),
+        ("bench memory --depths [1,many]", "--depths must be whole numbers such as [1,2,4], got many"),
+        ("bench memory --depths [1,0]", "each of depths must be a whole number >= 1, got 0"),
+        ("bench memory --depths []", "depths must hold one number of blocks or more, got []"),
+        ("bench memory --batch 0", "batch must be a whole number >= 1, got 0"),
+        ("bench memory --repeats 0", "repeats must be a whole number >= 1, got 0"),
+        ("bench memory --device tpu", "--device must be one of auto, cuda, mps, cpu, got tpu"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_exit_code_2(capsys, arguments, expected):

@@ -15,9 +15,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mocapsnet.cli import VERBS, main
+from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.train.settings import Settings
 
-NAMES = sorted({*Settings.__annotations__, "json", "config", "run", "images", "help", "print_config", "x"})
+NAMES = sorted(
+    {
+        *Settings.__annotations__,
+        *BenchSettings.__annotations__,
+        "what",
+        "json",
+        "config",
+        "run",
+        "images",
+        "help",
+        "print_config",
+        "x",
+    }
+)
 NUMERALS = [".nan", ".inf", "-1", "0", "0.5", "1e3", "1e400", "0x1F", "1_0", "½", "9" * 40, "9" * 5000]
 LETTERS = ["-", "--", "=", "é", "日本", "'", "%s", "{}", "${HOME}", "/", "\U0001f600", "a" * 3000]
 WORDS = ["null", "~", "rbb", "mnist6k", "folder:", 'Parser key "x"', "Got value: 3"]
@@ -71,6 +85,8 @@ def call(words: list[str], record: bool = True) -> Told:
 @example("--", ["train"])
 @example("train", ["--epochs.a=3"])
 @example("train", ["--config", "\x00"])
+@example("bench", ["memory", "--depths+", "3"])
+@example("bench", ["memory", "--depths.a=3"])
 def test_any_words_are_understood_or_refused_in_one_line(verb, words):
     told = call([verb, *words])
     if told.calls:
@@ -85,6 +101,7 @@ def test_any_words_are_understood_or_refused_in_one_line(verb, words):
         ("--zzz", "mocapsnet: there is no --zzz; --help lists what there is"),
         ("evaluate", "mocapsnet: evaluate needs run; --help says more"),
         ("predict", "mocapsnet: predict needs run, images; --help says more"),
+        ("bench", "mocapsnet: bench needs what; --help says more"),
         ("predict run", "mocapsnet: predict needs images; --help says more"),
         ("evaluate run other", "mocapsnet evaluate: there is no other; --help lists what there is"),
         ("train --epochs.a=3", "mocapsnet train: there is no --epochs.a; did you mean --epochs?"),
@@ -197,12 +214,15 @@ files = st.one_of(
 @example("train", b"[" * 5000)
 @example("evaluate", b"run: 3")
 @example("predict", b"images: 3")
+@example("bench", b"what: 3")
+@example("bench", b"depths: [1, [2]]")
+@example("bench", b"depths: {a: b}")
 @example("train", b'output: "\\0"')
 @example("train", b"a: &a [*a]")
 def test_any_config_file_is_understood_or_refused_in_one_line(verb, content):
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "file.yaml").write_bytes(content)
-        words = {"evaluate": ["run"], "predict": ["run", "image"]}.get(verb, [])
+        words = {"evaluate": ["run"], "predict": ["run", "image"], "bench": ["memory"]}.get(verb, [])
         told = call([verb, *words, "--config", str(Path(place) / "file.yaml")])
         for _, named in told.calls:
             for name, value in named.items():

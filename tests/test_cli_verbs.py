@@ -1,5 +1,6 @@
-"""evaluate, predict and inspect: what they print is what the library says, and their errors are one line."""
+"""evaluate, predict, inspect, bench: what they print is what the library says, their errors are one line."""
 
+import csv
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from mocapsnet.cli import main
 from mocapsnet.data.folder import picture
 from mocapsnet.measure.accuracy import evaluate
 from mocapsnet.measure.inspect import inspect
+from mocapsnet.measure.memory import VARIANTS
 from mocapsnet.train.fit import lengths_of
 
 SMALL = {"kernel_size": 3, "channels": 4, "capsule_dim": 4, "class_dim": 4, "capsules": 3}
@@ -230,6 +232,61 @@ def test_inspect_builds_what_its_flags_say(capsys):
     assert call(capsys, *words) == told
     refused(capsys, 2, "inspect", "--dataset", "tiny")
     refused(capsys, 1, "inspect", "")
+
+
+BENCH = ("bench", "memory", "--batch", 2, "--capsules", 3, "--capsule_dim", 4, "--repeats", 2)
+
+
+@pytest.mark.parametrize("of", ["trunk", "network"])
+def test_bench_prints_what_it_writes(of, tmp_path, capsys):
+    words = (
+        "--of",
+        of,
+        "--depths",
+        "[2,1]",
+        "--channels",
+        4,
+        "--dataset",
+        "mnist",
+        "--output",
+        tmp_path / "out",
+    )
+    lines = call(capsys, *BENCH, *words, "--device", "cpu").splitlines()
+    figures, picture = (Path(line.split(" in ")[1]) for line in lines[-2:])
+    with figures.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["blocks"], row["variant"]) for row in rows] == [
+        (blocks, variant) for blocks in "12" for variant in VARIANTS
+    ]
+    for line, row in zip(lines[1:-2], rows, strict=True):
+        blocks, variant, kept, ms = line.split()[:4]
+        assert [blocks, variant] == [row["blocks"], row["variant"]]
+        assert kept == f"{int(row['kept_bytes']) / 2**20:,.3f}"
+        assert ms == f"{1e3 * float(row['seconds']):,.1f}"
+    with Image.open(picture) as drawn:
+        assert len(drawn.convert("RGB").getcolors(maxcolors=10**6)) > 50
+    assert sorted(tmp_path.joinpath("out").iterdir()) == sorted([figures, picture])
+
+
+def test_bench_draws_nothing_without_matplotlib_and_says_why(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    told = call(capsys, *BENCH, "--depths", "[1]", "--device", "cpu", "--output", tmp_path)
+    assert "pip install matplotlib" in told
+    assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
+
+
+def test_bench_prints_and_writes_nothing_when_the_variants_differ(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mocapsnet.measure.memory.distance", lambda *_: 1e-9)
+    words = ("--depths", "[1]", "--device", "cpu", "--output", tmp_path)
+    assert "exact-store must agree" in refused(capsys, 1, *BENCH, *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bench_names_an_output_that_cannot_be_before_it_measures(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mocapsnet.measure.memory.measure", lambda *_: pytest.fail("measured all the same"))
+    (tmp_path / "file").touch()
+    assert str(tmp_path / "file") in refused(capsys, 1, *BENCH, "--output", tmp_path / "file")
 
 
 def test_the_run_folder_loads_in_python_and_through_the_hubs_mixin(place, name):

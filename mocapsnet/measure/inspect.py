@@ -1,5 +1,6 @@
 """What a network is made of: stages, sizes, lengths of capsules, and what is kept for backward."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -46,14 +47,14 @@ def inspect(model: nn.Module, images: Tensor) -> Inspection:
 
     hooks = [watch(name, module) for name, module in model.named_modules() if type(module).__name__ in STAGES]
     try:
-        kept = bytes_for_backward(model, images)
+        kept = bytes_for_backward(lambda: model(images), model)
     finally:
         for hook in hooks:
             hook.remove()
     return Inspection(stages, kept // len(images))
 
 
-def bytes_for_backward(model: nn.Module, images: Tensor) -> int:
+def bytes_for_backward(forward: Callable[[], Any], model: nn.Module) -> int:
     """The bytes a forward pass saves for the backward pass, parameters not counted, each storage once."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
@@ -66,6 +67,6 @@ def bytes_for_backward(model: nn.Module, images: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         # Held until the end: a storage that were freed could come again at the same address.
-        output = model(images)
+        output = forward()
     del output
     return sum(kept.values())

@@ -11,7 +11,7 @@ from mocapsnet.errors import OutOfRange, WrongArgument
 from mocapsnet.nn.inversion import InversionReport, report
 from mocapsnet.nn.tape import Tape, answer
 from mocapsnet.ops.arguments import one_of
-from mocapsnet.ops.momentum import RANGE, Arithmetic, ExactArithmetic, FloatArithmetic
+from mocapsnet.ops.momentum import RANGE, X_BITS, Arithmetic, ExactArithmetic, FloatArithmetic
 
 
 class Arriving:
@@ -97,17 +97,15 @@ class MomentumSequence(nn.Module):
         """The state after the last layer, and the velocity when asked for."""
         if not x.is_floating_point():
             raise WrongArgument(f"x must be real floats, got {x.dtype}")
-        velocity = torch.zeros_like(x) if velocity is None else velocity
-        if velocity.shape != x.shape:
+        if velocity is not None and velocity.shape != x.shape:
             raise WrongArgument(f"velocity must have x's shape {tuple(x.shape)}, got {tuple(velocity.shape)}")
-        # torch.func's transforms have no hooks on saved tensors: under them all is stored.
-        taped = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-        run = self.plain if self.memory == "store" or not taped or not self.layers else self.taped
-        x, velocity = run(x, velocity, args, kwargs)
+        stored = self.memory == "store" or not torch.is_grad_enabled() or not self.layers
+        x, velocity = (self.plain if stored else self.taped)(x, velocity, args, kwargs)
         return (x, velocity) if return_velocity else x
 
-    def plain(self, x: Tensor, velocity: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+    def plain(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence as it is written; autograd keeps what it likes."""
+        velocity = torch.zeros_like(x) if velocity is None else velocity
         if not self.layers:
             return x, velocity
         arithmetic = self.make_arithmetic(x)
@@ -117,8 +115,12 @@ class MomentumSequence(nn.Module):
         return self.within_range(state.peak, state.x, state.velocity)
 
     @torch.compiler.disable(reason="the way back cannot be traced; memory='store' can")  # type: ignore[untyped-decorator]
-    def taped(self, x: Tensor, velocity: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+    def taped(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence with every layer to be computed again."""
+        # torch.func's transforms have no hooks on saved tensors: under them all is stored.
+        if torch._C._are_functorch_transforms_active():
+            return self.plain(x, velocity, args, kwargs)
+        velocity = torch.zeros_like(x) if velocity is None else velocity
         arithmetic = self.make_arithmetic(x)
         reverse = self.memory == "reverse"
         tape = Tape(list(self.layers), arithmetic, args, kwargs, reverse, self.check is not None)
@@ -148,8 +150,9 @@ class MomentumSequence(nn.Module):
         if not traced and not torch.cuda.is_current_stream_capturing():
             self.read_range(wait=False)
             self.arriving.append(Arriving(peak))
-        poison = torch.where(peak < RANGE, 0.0, math.nan).to(x.dtype)
-        return x + poison, velocity + poison
+        # A factor, so that gradients are NaN too.
+        one = torch.where(peak < RANGE, 1.0, math.nan).to(x.dtype)
+        return x * one, velocity * one
 
     def read_range(self, wait: bool = True) -> None:
         """Raise OutOfRange if an earlier forward on a GPU left the range of exact arithmetic."""
@@ -177,9 +180,9 @@ class MomentumSequence(nn.Module):
 
 
 def check_range(peak: float) -> None:
-    """Refuse a state whose largest element exact arithmetic cannot hold."""
-    if not peak < RANGE:
+    """Refuse a state whose largest element, in units of 2^-22, exact arithmetic cannot hold."""
+    if peak >= RANGE:
         raise OutOfRange(
-            f"x must stay within ±{RANGE:g} in exact arithmetic, got {peak:g}; use arithmetic='float', "
-            "or layers with smaller answers"
+            f"x must stay within ±{RANGE >> X_BITS} in exact arithmetic, got {peak * 2.0**-X_BITS:.6g} "
+            "or more; use arithmetic='float', or layers with smaller answers"
         )

@@ -22,8 +22,8 @@ class Circumstances(NamedTuple):
     """Whether its input did."""
     parameters: dict[str, nn.Parameter]
     """Its parameters, which functional_call may have lent to it."""
-    buffers: dict[str, Tensor]
-    """Those buffers that it wrote (BatchNorm's averages), as they were before."""
+    buffers: dict[str, tuple[Tensor, int]]
+    """Its buffers and their versions; those that it wrote as copies of what they were before."""
     random: tuple[Tensor, ...]
     """The states of the random generators, if it drew numbers."""
     sums: Tensor | None
@@ -60,7 +60,9 @@ class Tape:
         # Where the walk back stands: the state before layer `position`, while there is one.
         self.position = 0
         self.kept: Sequence[Tensor] = ()
-        self.end: Callable[[], Any] = lambda: None
+        # The first layer that has a gradient: the walk ends before it.
+        self.lowest = len(layers)
+        self.end: Callable[[], Sequence[Tensor]] = tuple
 
     def call(self, n: int, state: State) -> Tensor:
         """Layer n of the state's x, to be computed again when its gradient is due."""
@@ -93,26 +95,34 @@ class Tape:
     def first(self, n: int, x: Tensor) -> Tensor:
         """Layer n of x, its circumstances noted."""
         layer = self.layers[n]
-        parameters, buffers = dict(layer.named_parameters()), dict(layer.named_buffers())
-        before = {name: (buffer._version, buffer.clone()) for name, buffer in buffers.items()}
+        parameters = dict(layer.named_parameters())
+        before = {name: (buffer, buffer._version, buffer.clone()) for name, buffer in layer.named_buffers()}
         random = generators(x.device)
         f = answer(layer, n, x, self.args, self.kwargs)
-        written = {
-            name: was
-            for name, (version, was) in before.items()
-            if layer.get_buffer(name) is not buffers[name] or buffers[name]._version != version
+        buffers = {
+            name: (buffer, version) if buffer._version == version else (copy, copy._version)
+            for name, (buffer, version, copy) in before.items()
         }
         drew = not all(map(torch.equal, random, generators(x.device)))
         sums = checksums(x, f) if self.check else None
         self.circumstances.append(
-            Circumstances(x.requires_grad, parameters, written, random if drew else (), sums)
+            Circumstances(x.requires_grad, parameters, buffers, random if drew else (), sums)
         )
+        if f.requires_grad:
+            self.lowest = min(self.lowest, n)
         return f
 
     def again(self, n: int, x: Tensor) -> Tensor:
         """Layer n of x once more, in the circumstances of the first time."""
         layer, then = self.layers[n], self.circumstances[n]
-        lent = {name: buffer.clone() for name, buffer in then.buffers.items()}
+        for name, (buffer, version) in then.buffers.items():
+            if buffer._version != version:
+                raise Irreproducible(
+                    f"layer {n} cannot be computed again: its buffer {name} was written to since; "
+                    "use memory='store'"
+                )
+        # Copies: torch's batch_norm writes its averages, and does not even count that as a new version.
+        lent = {name: buffer.clone() for name, (buffer, _) in then.buffers.items()}
         if not sharded(layer):
             now = dict(layer.named_parameters())
             lent |= {name: was for name, was in then.parameters.items() if now.get(name) is not was}
@@ -137,7 +147,7 @@ class Tape:
     def back(self, n: int) -> Tensor:
         """Layer n of the x that is reconstructed."""
         if self.position <= n:
-            self.start(self.end().saved_tensors)
+            self.start(self.end())
         # A layer whose gradient needs no tensor was not asked for; the checkpoint at work must not see it.
         while self.position > n + 1:
             with saved_tensors_hooks(lambda x: x, lambda x: x):
@@ -156,8 +166,8 @@ class Tape:
         with torch.no_grad():
             self.kept = self.arithmetic.unstep(n, self.kept, self.spilled.pop(n, None), f)
         self.position = n
-        if n == 0:
-            self.kept = ()
+        if n <= self.lowest:
+            self.kept, self.spilled = (), {}
         return found[0]
 
 
@@ -172,14 +182,19 @@ class End(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.tape = tape
         # A weak reference: with a strong one, node and tape would keep each other alive.
-        tape.end = ref(ctx)
+        node: Callable[[], Any] = ref(ctx)
+        tape.end = lambda: node().saved_tensors
         return x.clone(), velocity.clone()
 
     @staticmethod
     def backward(ctx: Any, x: Tensor | None, velocity: Tensor | None) -> tuple[Tensor | None, ...]:
         """The way back begins."""
-        ctx.tape.start(ctx.saved_tensors)
-        return x, velocity, None, *[None] * len(ctx.saved_tensors)
+        kept = ctx.saved_tensors
+        ctx.tape.start(kept)
+        # A gradient that is to be differentiated outlives this node.
+        if torch.is_grad_enabled():
+            ctx.tape.end = lambda: kept
+        return x, velocity, None, *[None] * len(kept)
 
     @staticmethod
     def jvp(ctx: Any, x: Tensor, velocity: Tensor, *_: Any) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ gives f when it is told x_n. docs/reversible.md derives the integers.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -19,7 +18,8 @@ VELOCITY_BITS = 27
 # The scaled velocity w outgrows the velocity by less than 2^24: |v| < 2^10 then keeps w below 2^61.
 SCALE_BITS = 24
 WORD_BITS = 63
-RANGE = 511.0
+# In units of x: a little under what an int32 holds.
+RANGE = 511 * 2**X_BITS
 Layer = Callable[[Tensor], Tensor]
 
 
@@ -43,7 +43,7 @@ class State(NamedTuple):
     kept: tuple[Tensor, Tensor]
     """What a way back would start from; no gradient flows here."""
     peak: Tensor | None = None
-    """max |x| so far, where that has a limit."""
+    """max |x| so far in units of 2^-22, where that has a limit."""
 
 
 class Arithmetic(ABC):
@@ -101,7 +101,6 @@ class Stage(NamedTuple):
     unit: float
 
 
-@cache
 def schedule(gamma: float, depth: int) -> tuple[Stage, ...]:
     """The constants of every layer: they follow from γ and the depth alone, never from data.
 
@@ -135,10 +134,12 @@ class ExactArithmetic(Arithmetic):
     def begin(self, x: Tensor, velocity: Tensor) -> State:
         """The state before the first layer, rounded to the grid."""
         with torch.no_grad():
-            grid = (x.to(wide(x.dtype)) * 2.0**X_BITS).round_().int()
-            word = pushed(velocity, 2.0**VELOCITY_BITS, x.dtype)
-            peak = torch.maximum(largest(x), largest(velocity) / 2)
-            rounded = to_float(grid, x.dtype), to_float(word, x.dtype, VELOCITY_BITS)
+            grid = whole(x, 2.0**X_BITS, self.dtype)
+            word = whole(velocity, 2.0**VELOCITY_BITS, self.dtype)
+            # In units of x; a velocity may be twice as large.
+            peak = torch.maximum(largest(grid), largest(word) >> (VELOCITY_BITS - X_BITS + 1))
+            grid = grid.int()
+            rounded = to_float(grid, self.dtype), to_float(word, self.dtype, VELOCITY_BITS)
         return State(straight(rounded[0], x), straight(rounded[1], velocity), (grid, word), peak)
 
     def step(self, n: int, state: State, f: Tensor) -> State:
@@ -148,13 +149,13 @@ class ExactArithmetic(Arithmetic):
         x = state.x + velocity
         with torch.no_grad():
             shift, gain, unit = self.stages[n]
-            word = shifted(state.kept[1], shift) + pushed(f, gain, self.dtype)
+            word = shifted(state.kept[1], shift) + whole(f, gain, self.dtype)
             move = moved(word, unit, self.dtype)
-            grid = state.kept[0] + move.round().int()
+            # In 64 bits, where nothing wraps.
+            grid = state.kept[0] + move.round().long()
+            peak = largest(grid) if state.peak is None else torch.maximum(state.peak, largest(grid))
+            grid = grid.int()
             move = move.mul_(2.0**-X_BITS).to(self.dtype)
-            # In floats, where nothing wraps.
-            peak = largest(state.x + move)
-            peak = peak if state.peak is None else torch.maximum(state.peak, peak)
             rounded = to_float(grid, self.dtype)
         return State(straight(rounded, x), straight(move, velocity), (grid, word), peak)
 
@@ -171,8 +172,8 @@ class ExactArithmetic(Arithmetic):
         """What was kept before layer n."""
         grid, word = kept
         shift, gain, unit = self.stages[n]
-        grid = grid - moved(word, unit, self.dtype).round_().int()
-        word = word - pushed(f(to_float(grid, self.dtype)), gain, self.dtype)
+        grid = (grid - moved(word, unit, self.dtype).round_().long()).int()
+        word = word - whole(f(to_float(grid, self.dtype)), gain, self.dtype)
         return grid, word if spilled is None else (word << shift) + from_bytes(spilled)
 
 
@@ -191,10 +192,10 @@ def to_float(grid: Tensor, dtype: torch.dtype, bits: int = X_BITS) -> Tensor:
     return (grid.to(wide(dtype)) * 2.0**-bits).to(dtype)
 
 
-def pushed(f: Tensor, gain: float, dtype: torch.dtype) -> Tensor:
-    """What f adds to w; NaN and what is too large become 2^62, which is out of range and seen as such."""
-    whole = (f.to(wide(dtype)) * gain).round_()
-    return whole.nan_to_num_(2.0**62).clamp_(-(2.0**62), 2.0**62).long()
+def whole(x: Tensor, gain: float, dtype: torch.dtype) -> Tensor:
+    """x times gain as integers; NaN and what is too large become 2^62, out of range and seen as such."""
+    scaled = (x.to(wide(dtype)) * gain).round_()
+    return scaled.nan_to_num_(2.0**62).clamp(-(2.0**62), 2.0**62).long()
 
 
 def moved(word: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
@@ -203,7 +204,7 @@ def moved(word: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
 
 
 def largest(x: Tensor) -> Tensor:
-    """max |x|; NaN where x has one, zero where x has nothing."""
+    """max |x|, zero where x has nothing."""
     return x.abs().amax() if x.numel() else x.new_zeros(())
 
 

@@ -170,7 +170,12 @@ def test_to_momentum_copies():
 @pytest.mark.parametrize("options", [{"iterations": 2}, {"gradient": "all"}, {"routing_bias": None}], ids=str)
 def test_to_momentum_keeps_the_options(options):
     source = residual(blocks=3, **options)
-    expected = source.config | {"model": "MoCapsNet", "gamma": 0.4, "memory": "reverse", "arithmetic": "exact"}
+    expected = source.config | {
+        "model": "MoCapsNet",
+        "gamma": 0.4,
+        "memory": "reverse",
+        "arithmetic": "exact",
+    }
     assert mc.to_momentum(source, gamma=0.4).config == expected
 
 
