@@ -130,7 +130,12 @@ class Tape:
         devices = [] if x.device.type == "cpu" else [x.device]
         with torch.random.fork_rng(devices, enabled=bool(then.random), device_type=x.device.type):
             set_generators(x.device, then.random)
-            f: Tensor = functional_call(layer, lent, (x, *self.args), self.kwargs)
+            arguments = (x, *self.args)
+            f: Tensor = (
+                functional_call(layer, lent, arguments, self.kwargs)
+                if lent
+                else layer(*arguments, **self.kwargs)
+            )
         if then.sums is not None and not torch.equal(then.sums, checksums(x, f)):
             raise Irreproducible(
                 f"layer {n} gave another result on the way back: it is not deterministic, or its weights, "
