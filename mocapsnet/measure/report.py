@@ -118,20 +118,28 @@ def draw(rows: Sequence[Row], settings: BenchSettings, place: str, path: Path) -
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter, NullLocator, StrMethodFormatter
 
-    alone, peak = settings.of == "trunk", any(row.peak_bytes for row in rows)
+    alone, on_gpu = settings.of == "trunk", any(row.peak_bytes for row in rows)
+    # A whole network peaks outside its trunk: there, what a forward leaves behind tells more.
+    size, title = (
+        ("kept_bytes", "kept for backward")
+        if not on_gpu
+        else ("peak_bytes", "peak of a step")
+        if alone
+        else ("after_forward_bytes", "held after a forward")
+    )
     figure = Figure(figsize=(11, 5.4), layout="constrained")
     memory, seconds = figure.subplots(1, 2)
     labelled: list[float] = []
     for variant, (colour, width) in STYLES.items():
         found = [row for row in rows if row.variant == variant and not row.note]
         blocks = [row.blocks for row in found]
-        sizes = [((row.peak_bytes if peak else row.kept_bytes) or 0) / MIB for row in found]
+        sizes = [(getattr(row, size) or 0) / MIB for row in found]
         times = [1e3 * (row.seconds or 0) / (row.blocks if alone else 1) for row in found]
         style = {"color": colour, "linewidth": width, "marker": "o", "markersize": 2.5 + 1.5 * width}
         memory.plot(blocks, sizes, label=variant.replace("-", " "), **style)
         seconds.plot(blocks, times, **style)
         # The last number stands beside its line, once for lines that end near each other.
-        if found and all(abs(sizes[-1] - size) > (0.15 if alone else 0.06) * size for size in labelled):
+        if found and all(abs(sizes[-1] - other) > (0.15 if alone else 0.06) * other for other in labelled):
             beside = {"xycoords": memory.get_yaxis_transform(), "va": "center"}
             digits = ",.3g" if sizes[-1] < 1000 else ",.0f"
             memory.annotate(f"{sizes[-1]:{digits}}", (1.02, sizes[-1]), **beside)
@@ -142,10 +150,10 @@ def draw(rows: Sequence[Row], settings: BenchSettings, place: str, path: Path) -
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(alpha=0.3)
-    memory.set(ylabel="MiB", title="peak of a step" if peak else "kept for backward")
+    memory.set(ylabel="MiB", title=title)
     if alone:
         memory.set(yscale="log")
-        memory.yaxis.set_major_formatter(LogFormatter())
+        memory.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         memory.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
     else:
         memory.set(ylim=(0, 1.1 * max(labelled, default=1)))

@@ -19,7 +19,8 @@ class LayerInversion(NamedTuple):
 
     error: float
     exact: bool
-    gradient_error: float
+    gradient_error: float | None
+    """None where a layer has no parameters to train."""
 
 
 class InversionReport(NamedTuple):
@@ -34,27 +35,31 @@ class InversionReport(NamedTuple):
         return all(layer.exact for layer in self.layers)
 
 
-def report(sequence: "MomentumSequence", x: Tensor, args: Any, kwargs: Any) -> InversionReport:
+@torch.enable_grad()
+def report(
+    sequence: "MomentumSequence", x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any
+) -> InversionReport:
     """Take x forth and back through a sequence; its buffers and the random generators stay as they are."""
     x = x.detach().requires_grad_()
     with untouched(sequence, x.device):
-        states = there_and_back(sequence, x, args, kwargs)
-    found: dict[str, Tensor] = {}
-    expected: dict[str, Tensor] = {}
-    for memory, into in (("reverse", found), ("store", expected)):
+        states = there_and_back(sequence, x, velocity, args, kwargs)
+    wanted = [value for value in (x, velocity, *args, *kwargs.values()) if isinstance(value, Tensor)]
+    wanted = [tensor for tensor in (*wanted, *sequence.parameters()) if tensor.requires_grad]
+    errors = {}
+    for memory in ("reverse", "store"):
         with untouched(sequence, x.device):
             twin = type(sequence)(sequence.layers, sequence.gamma, memory, sequence.arithmetic)
-            y = twin(x, *args, **kwargs)
-            into |= gradients(y, {"x": x, **dict(sequence.named_parameters())})
-    layers = tuple(
-        LayerInversion(
-            error,
-            exact,
-            relative_error(found, expected, [name for name in found if name.startswith(f"layers.{n}.")]),
-        )
-        for n, (error, exact) in enumerate(states)
+            errors[memory] = gradients(twin(x, *args, velocity=velocity, **kwargs), wanted)
+
+    def error(tensors: Iterable[Tensor]) -> float | None:
+        places = [n for tensor in tensors for n, other in enumerate(wanted) if tensor is other]
+        return relative_error(*([errors[memory][n] for n in places] for memory in errors)) if places else None
+
+    layers = zip(states, sequence.layers, strict=True)
+    return InversionReport(
+        tuple(LayerInversion(*state, error(layer.parameters())) for state, layer in layers),
+        error(wanted) or 0.0,
     )
-    return InversionReport(layers, relative_error(found, expected, list(found)))
 
 
 @contextmanager
@@ -66,18 +71,21 @@ def untouched(sequence: "MomentumSequence", device: torch.device) -> Iterator[No
         yield
     finally:
         set_generators(device, random)
-        for buffer, was in buffers:
-            buffer.copy_(was)
+        with torch.no_grad():
+            for buffer, was in buffers:
+                # A write that changes nothing would still count as one, for a backward that is yet to come.
+                if not torch.equal(buffer, was):
+                    buffer.copy_(was)
 
 
 @torch.no_grad()
 def there_and_back(
-    sequence: "MomentumSequence", x: Tensor, args: Any, kwargs: Any
+    sequence: "MomentumSequence", x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any
 ) -> list[tuple[float, bool]]:
     """max |x_n − x̂_n| for every layer, and whether x and the velocity came back to the bit."""
     arithmetic = sequence.make_arithmetic(x)
     tape = Tape(list(sequence.layers), arithmetic, args, kwargs, reverse=True)
-    state = arithmetic.begin(x, torch.zeros_like(x))
+    state = arithmetic.begin(x, torch.zeros_like(x) if velocity is None else velocity)
     states = []
     for n in range(len(sequence.layers)):
         states.append(state)
@@ -97,22 +105,20 @@ def there_and_back(
     return found[::-1]
 
 
-def gradients(y: Tensor, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+def gradients(y: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
     """The gradients of y · r for an r that is random and fixed, zero where y does not depend."""
-    wanted = {name: tensor for name, tensor in wanted.items() if tensor.requires_grad}
     r = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
-    found = torch.autograd.grad(y, list(wanted.values()), r, allow_unused=True, materialize_grads=True)
-    return dict(zip(wanted, found, strict=True))
+    return torch.autograd.grad(y, wanted, r, allow_unused=True, materialize_grads=True)
 
 
-def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], names: list[str]) -> float:
-    """|found − expected| / |expected| over the named tensors together; infinite where NaN was found."""
+def relative_error(found: list[Tensor], expected: list[Tensor]) -> float:
+    """|found − expected| / |expected| over all tensors together; infinite where NaN was found."""
 
     def norm(tensors: Iterable[Tensor]) -> float:
         return math.hypot(*(tensor.cpu().double().norm().item() for tensor in tensors))
 
-    wrong = norm(found[name] - expected[name] for name in names)
-    size = norm(expected[name] for name in names)
+    wrong = norm(one - other for one, other in zip(found, expected, strict=True))
+    size = norm(expected)
     if wrong == 0:
         return 0.0
     return wrong / size if size and not math.isnan(wrong) else math.inf

@@ -288,6 +288,8 @@ def to_momentum(
     W = rescapsnet.caps1.W
     mocapsnet = MoCapsNet(**config, gamma=gamma, memory=memory, arithmetic=arithmetic)
     mocapsnet.to(W.device, W.dtype).train(rescapsnet.training).load_state_dict(rescapsnet.state_dict())
+    for twin, weight in zip(mocapsnet.parameters(), rescapsnet.parameters(), strict=True):
+        twin.requires_grad_(weight.requires_grad)
     return mocapsnet
 
 

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from mocapsnet.errors import OutOfRange, WrongArgument
 from mocapsnet.nn.inversion import InversionReport, report
@@ -43,7 +45,7 @@ class MomentumSequence(nn.Module):
     reconstructed; "checkpoint" each layer's input; "store" everything, as autograd does. arithmetic="exact"
     holds the state in integers (|x| < 511, in steps of 2^-22), and reconstruction is exact to the bit at any
     depth; "float" with "reverse" is the paper's Listing 2, and wrong beyond some 70 layers.
-    check="raise" compares each layer that is computed again with its first result.
+    check="raise" compares each layer that is computed again with its first result; "store" computes none.
 
     >>> sequence = MomentumSequence([nn.Linear(4, 4) for _ in range(6)], gamma=0.9)
     >>> y = sequence(torch.randn(2, 4))
@@ -59,16 +61,11 @@ class MomentumSequence(nn.Module):
         check: str | None = None,
     ) -> None:
         super().__init__()
-        if gamma == 1:
-            raise WrongArgument(
-                "gamma must be < 1, got 1: equation 3 then ignores f; 0.9 is the paper's value"
-            )
-        if not isinstance(gamma, int | float) or not 0 <= gamma < 1:
-            raise WrongArgument(f"gamma must be in [0, 1), got {gamma!r}; 0 is the residual network")
+        gamma = momentum_term(gamma)
         one_of("memory", memory, ("reverse", "checkpoint", "store"))
         one_of("arithmetic", arithmetic, ("exact", "float"))
-        if check is not None:
-            one_of("check", check, ("raise",))
+        if check not in (None, "raise"):
+            raise WrongArgument(f"check must be None or 'raise', got {check!r}")
         if memory == "reverse" and gamma == 0:
             raise WrongArgument(
                 "gamma must be > 0 with memory='reverse', got 0: a residual network forgets its states; "
@@ -79,7 +76,7 @@ class MomentumSequence(nn.Module):
                 "check must be None with arithmetic='float' and memory='reverse', got 'raise': "
                 "states reconstructed in floats never agree to the bit; use arithmetic='exact'"
             )
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(modules(layers))
         self.gamma = gamma
         self.memory = memory
         self.arithmetic = arithmetic
@@ -99,6 +96,8 @@ class MomentumSequence(nn.Module):
             raise WrongArgument(f"x must be real floats, got {x.dtype}")
         if velocity is not None and velocity.shape != x.shape:
             raise WrongArgument(f"velocity must have x's shape {tuple(x.shape)}, got {tuple(velocity.shape)}")
+        # A velocity may come from a stage that computes in another dtype.
+        velocity = None if velocity is None else velocity.to(x.dtype)
         stored = self.memory == "store" or not torch.is_grad_enabled() or not self.layers
         x, velocity = (self.plain if stored else self.taped)(x, velocity, args, kwargs)
         return (x, velocity) if return_velocity else x
@@ -117,8 +116,8 @@ class MomentumSequence(nn.Module):
     @torch.compiler.disable(reason="the way back cannot be traced; memory='store' can")  # type: ignore[untyped-decorator]
     def taped(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence with every layer to be computed again."""
-        # torch.func's transforms have no hooks on saved tensors: under them all is stored.
-        if torch._C._are_functorch_transforms_active():
+        # torch.func's transforms have no hooks on saved tensors, and tensors without data nothing to keep.
+        if traced(x):
             return self.plain(x, velocity, args, kwargs)
         velocity = torch.zeros_like(x) if velocity is None else velocity
         arithmetic = self.make_arithmetic(x)
@@ -143,11 +142,11 @@ class MomentumSequence(nn.Module):
         """
         if peak is None:
             return x, velocity
-        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        if not traced and peak.device.type != "cuda":
+        unknown = torch.compiler.is_compiling() or traced(x)
+        if not unknown and peak.device.type != "cuda":
             check_range(peak.item())
             return x, velocity
-        if not traced and not torch.cuda.is_current_stream_capturing():
+        if not unknown and not torch.cuda.is_current_stream_capturing():
             self.read_range(wait=False)
             self.arriving.append(Arriving(peak))
         # A factor, so that gradients are NaN too.
@@ -159,7 +158,9 @@ class MomentumSequence(nn.Module):
         while self.arriving and (wait or self.arriving[0].there()):
             check_range(self.arriving.pop(0).read())
 
-    def inversion_report(self, x: Tensor, *args: Any, **kwargs: Any) -> InversionReport:
+    def inversion_report(
+        self, x: Tensor, *args: Any, velocity: Tensor | None = None, **kwargs: Any
+    ) -> InversionReport:
         """What memory="reverse" would do at x, whatever the memory is, against memory="store".
 
         >>> report = sequence.inversion_report(torch.randn(2, 4))
@@ -167,7 +168,9 @@ class MomentumSequence(nn.Module):
         """
         if self.gamma == 0:
             raise WrongArgument("gamma must be > 0 for an inversion, got 0")
-        return report(self, x, args, kwargs)
+        if not x.is_floating_point():
+            raise WrongArgument(f"x must be real floats, got {x.dtype}")
+        return report(self, x, velocity, args, kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the answers under way, which no copy needs."""
@@ -183,6 +186,31 @@ def check_range(peak: float) -> None:
     """Refuse a state whose largest element, in units of 2^-22, exact arithmetic cannot hold."""
     if peak >= RANGE:
         raise OutOfRange(
-            f"x must stay within ±{RANGE >> X_BITS} in exact arithmetic, got {peak * 2.0**-X_BITS:.6g} "
-            "or more; use arithmetic='float', or layers with smaller answers"
+            f"x must stay within ±{RANGE >> X_BITS} and velocities within twice that in exact arithmetic, "
+            f"got NaN or {peak * 2.0**-X_BITS:.6g}; use arithmetic='float', or layers with smaller answers"
         )
+
+
+def momentum_term(gamma: object) -> float:
+    """γ, if it is one."""
+    if gamma == 1:
+        raise WrongArgument("gamma must be < 1, got 1: equation 3 then ignores f; 0.9 is the paper's value")
+    if not isinstance(gamma, Real) or not 0 <= float(gamma) < 1:
+        raise WrongArgument(f"gamma must be a number in [0, 1), got {gamma!r}; 0 is the residual network")
+    return float(gamma)
+
+
+def traced(x: Tensor) -> bool:
+    """Whether there is nothing to read in x: a transform of torch.func is at work, or it has no data."""
+    return x.is_meta or isinstance(x, FakeTensor) or torch._C._are_functorch_transforms_active()
+
+
+def modules(layers: Iterable[nn.Module]) -> list[nn.Module]:
+    """The layers, if they are modules."""
+    if not isinstance(layers, Iterable):
+        raise WrongArgument(f"layers must be a list of modules, got {layers!r}")
+    found = list(layers)
+    for layer in found:
+        if not isinstance(layer, nn.Module):
+            raise WrongArgument(f"layers must be modules, got {layer!r}; wrap a function in an nn.Module")
+    return found

@@ -20,10 +20,14 @@ class Circumstances(NamedTuple):
 
     needs_grad: bool
     """Whether its input did."""
+    modes: tuple[bool, ...]
+    """Which of its modules were training."""
     parameters: dict[str, nn.Parameter]
     """Its parameters, which functional_call may have lent to it."""
-    buffers: dict[str, tuple[Tensor, int]]
-    """Its buffers and their versions; those that it wrote as copies of what they were before."""
+    buffers: dict[str, Tensor]
+    """Its buffers; those that it wrote as copies of what they were before."""
+    versions: dict[str, int]
+    """Of parameters and buffers, as torch counts what is written to them."""
     random: tuple[Tensor, ...]
     """The states of the random generators, if it drew numbers."""
     sums: Tensor | None
@@ -53,6 +57,8 @@ class Tape:
         self.kwargs = kwargs
         self.reverse = reverse
         self.check = check
+        given = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        self.arguments = [(tensor, tensor._version) for tensor in given if not tensor.is_inference()]
         self.circumstances: list[Circumstances] = []
         # What the state gives up on its way, by layer; once the forward is over, End keeps it.
         self.spilled: dict[int, Tensor] = {}
@@ -66,13 +72,18 @@ class Tape:
 
     def call(self, n: int, state: State) -> Tensor:
         """Layer n of the state's x, to be computed again when its gradient is due."""
-        first = [state.x]
+        held = [state.x]
         if self.reverse:
             self.spilled |= self.arithmetic.spilled(n, state)
 
         def run(x: Tensor) -> Tensor:
-            if first:
-                return self.first(n, first.pop())
+            if n == len(self.circumstances):
+                f = self.first(n, held[0])
+                held.clear()
+                return f
+            # A layer that differentiates itself is computed again while it still runs.
+            if held:
+                return self.again(n, held[0])
             return self.back(n) if self.reverse else self.again(n, x)
 
         result: Tensor = checkpoint(
@@ -95,18 +106,27 @@ class Tape:
     def first(self, n: int, x: Tensor) -> Tensor:
         """Layer n of x, its circumstances noted."""
         layer = self.layers[n]
-        parameters = dict(layer.named_parameters())
-        before = {name: (buffer, buffer._version, buffer.clone()) for name, buffer in layer.named_buffers()}
-        random = generators(x.device)
+        parameters, buffers = dict(layer.named_parameters()), dict(layer.named_buffers())
+        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        then = Circumstances(
+            x.requires_grad,
+            modes(layer),
+            parameters,
+            before,
+            {name: tensor._version for name, tensor in (parameters | before).items()},
+            generators(x.device),
+            None,
+        )
+        self.circumstances.append(then)
+        versions = {name: buffer._version for name, buffer in buffers.items()}
         f = answer(layer, n, x, self.args, self.kwargs)
-        buffers = {
-            name: (buffer, version) if buffer._version == version else (copy, copy._version)
-            for name, (buffer, version, copy) in before.items()
-        }
-        drew = not all(map(torch.equal, random, generators(x.device)))
-        sums = checksums(x, f) if self.check else None
-        self.circumstances.append(
-            Circumstances(x.requires_grad, parameters, buffers, random if drew else (), sums)
+        unwritten = {name: buffer for name, buffer in buffers.items() if buffer._version == versions[name]}
+        drew = not all(map(torch.equal, then.random, generators(x.device)))
+        self.circumstances[n] = then._replace(
+            buffers=before | unwritten,
+            versions=then.versions | {name: versions[name] for name in unwritten},
+            random=then.random if drew else (),
+            sums=checksums(x, f) if self.check else None,
         )
         if f.requires_grad:
             self.lowest = min(self.lowest, n)
@@ -115,14 +135,9 @@ class Tape:
     def again(self, n: int, x: Tensor) -> Tensor:
         """Layer n of x once more, in the circumstances of the first time."""
         layer, then = self.layers[n], self.circumstances[n]
-        for name, (buffer, version) in then.buffers.items():
-            if buffer._version != version:
-                raise Irreproducible(
-                    f"layer {n} cannot be computed again: its buffer {name} was written to since; "
-                    "use memory='store'"
-                )
+        self.check_unchanged(n)
         # Copies: torch's batch_norm writes its averages, and does not even count that as a new version.
-        lent = {name: buffer.clone() for name, (buffer, _) in then.buffers.items()}
+        lent = {name: buffer.clone() for name, buffer in then.buffers.items()}
         if not sharded(layer):
             now = dict(layer.named_parameters())
             lent |= {name: was for name, was in then.parameters.items() if now.get(name) is not was}
@@ -138,10 +153,27 @@ class Tape:
             )
         if then.sums is not None and not torch.equal(then.sums, checksums(x, f)):
             raise Irreproducible(
-                f"layer {n} gave another result on the way back: it is not deterministic, or its weights, "
-                "its buffers or the further arguments were changed between forward and backward"
+                f"layer {n} gave another result on the way back: it is not deterministic, or what it reads "
+                "was changed between forward and backward"
             )
         return f
+
+    def check_unchanged(self, n: int) -> None:
+        """Refuse to compute a layer again that is no longer what it was."""
+        layer, then = self.layers[n], self.circumstances[n]
+        why = None if modes(layer) == then.modes else "its mode was switched by train() or eval()"
+        for name, tensor in (then.parameters | then.buffers).items():
+            # FSDP writes to parameters while it gathers them.
+            if tensor._version != then.versions[name] and not sharded(layer):
+                why = f"{name} was written to"
+        for tensor, version in self.arguments:
+            if tensor._version != version:
+                why = "a further argument was written to"
+        if why:
+            raise Irreproducible(
+                f"layer {n} cannot be computed again: {why} between forward and backward; "
+                "wait with that, or try memory='store'"
+            )
 
     def start(self, saved: Sequence[Tensor]) -> None:
         """Stand behind the last layer, with what End kept."""
@@ -212,10 +244,11 @@ def answer(layer: nn.Module, n: int, x: Tensor, args: tuple[Any, ...], kwargs: d
     counted = not (torch.compiler.is_compiling() or x.is_inference())
     version = x._version if counted else 0
     f = layer(x, *args, **kwargs)
-    if not isinstance(f, Tensor) or f.shape != x.shape:
+    if not isinstance(f, Tensor) or f.shape != x.shape or f.is_complex():
         made = tuple(f.shape) if isinstance(f, Tensor) else f"a {type(f).__name__}"
         raise WrongArgument(
-            f"layers must keep their input's shape, but layer {n} makes {made} of {tuple(x.shape)}"
+            f"layers must keep their input's shape and be real, but layer {n} makes {made} "
+            f"of {tuple(x.shape)}"
         )
     if counted and x._version != version:
         raise WrongArgument(f"layers must leave their input as it is, but layer {n} writes to it")
@@ -234,6 +267,11 @@ def set_generators(device: torch.device, states: tuple[Tensor, ...]) -> None:
         where.set_rng_state(state)
 
 
+def modes(layer: nn.Module) -> tuple[bool, ...]:
+    """Which modules of a layer are training."""
+    return tuple(module.training for module in layer.modules())
+
+
 def sharded(layer: nn.Module) -> bool:
     """Whether FSDP exchanges this layer's parameters, shards for whole ones, on its own."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
@@ -241,7 +279,7 @@ def sharded(layer: nn.Module) -> bool:
 
 
 def checksums(*tensors: Tensor) -> Tensor:
-    """A number for each tensor that any other bit, and any other order, would change."""
+    """A number for each tensor that another bit, or two numbers that changed places, would change."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     with torch.no_grad():
         bits = [x.detach().contiguous().view(integers[x.element_size()]).flatten().long() for x in tensors]

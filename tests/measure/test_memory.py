@@ -184,7 +184,6 @@ def test_a_line_of_the_csv_says_all_that_its_figures_hang_on(settings):
         assert line["peak_bytes"] == ""
         assert (line["batch"], line["capsules"], line["gamma"], line["threads"]) == ("3", "4", "0.9", "1")
         assert line["device"]
-        assert line["commit"]
 
 
 def test_the_name_of_a_network_tells_what_is_not_as_usual(tmp_path):

@@ -103,7 +103,7 @@ def test_a_state_beyond_the_range_of_exact_arithmetic_is_refused(tiny, tmp_path)
     model = small_network()
     at_step(model, 11, lambda: model.trunk.layers[0].register_forward_hook(lambda *both: both[2] + 1e5))
     told = stopped(model, tiny, tmp_path)
-    assert told.startswith("step 11: x must stay within ±511 in exact arithmetic, got ")
+    assert told.startswith("step 11: x must stay within ±511 and velocities within twice that in exact")
     assert told.endswith("; the update was not made")
 
 
