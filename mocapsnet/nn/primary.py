@@ -1,5 +1,6 @@
 """Primary capsules: the last convolution, its channels at one place read as vectors."""
 
+import torch
 from torch import Tensor, nn
 
 from mocapsnet.errors import WrongArgument
@@ -22,6 +23,8 @@ class PrimaryCapsules(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Capsules in the order channel group, row, column."""
         maps = self.conv(features).unflatten(1, (-1, self.capsule_dim))
+        # Capsules are at least float32, whatever autocast makes of convolutions.
+        maps = maps.to(torch.promote_types(maps.dtype, self.conv.weight.dtype))
         return squash(maps.movedim(2, -1).flatten(1, 3))
 
 

@@ -4,8 +4,12 @@ from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of, routable
+from mocapsnet.ops.em import batched as em_batched
 from mocapsnet.ops.em import reference as em_reference
+from mocapsnet.ops.order import from_memory
+from mocapsnet.ops.rba import batched as rba_batched
 from mocapsnet.ops.rba import reference as rba_reference
+from mocapsnet.ops.sda import batched as sda_batched
 from mocapsnet.ops.sda import reference as sda_reference
 
 
@@ -28,7 +32,8 @@ def rba(
     torch.Size([2, 3, 16])
     """
     routable(u, W, bias, iterations, gradient, backend, "rba")
-    return rba_reference.rba(u, W, bias, iterations, leaky, gradient)[0]
+    module = rba_batched if backend == "auto" else rba_reference
+    return module.rba(u, W, bias, iterations, leaky, gradient)[0]
 
 
 def sda(
@@ -51,7 +56,8 @@ def sda(
     """
     routable(u, W, bias, iterations, gradient, backend, "sda")
     one_of("scope", scope, ("sample", "batch"))
-    return sda_reference.sda(u, W, bias, iterations, scope, gradient)[0]
+    module = sda_batched if backend == "auto" and not from_memory(u) else sda_reference
+    return module.sda(u, W, bias, iterations, scope, gradient)[0]
 
 
 def em(
@@ -76,4 +82,5 @@ def em(
     for name, beta in (("beta_a", beta_a), ("beta_u", beta_u)):
         if beta is not None and beta.shape != (W.shape[0],):
             raise WrongArgument(f"{name} must be [J={W.shape[0]}] or None, got shape {tuple(beta.shape)}")
-    return em_reference.em(u, W, bias, iterations, beta_a, beta_u, gradient)[0]
+    module = em_batched if backend == "auto" and not from_memory(u) else em_reference
+    return module.em(u, W, bias, iterations, beta_a, beta_u, gradient)[0]

@@ -13,20 +13,21 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from mocapsnet.data import Dataset, Split
-from mocapsnet.data.augment import crop, crop_offsets, standardise, to_pixels
+from mocapsnet.data.augment import crop_offsets, standardise, to_pixels
 from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
-from mocapsnet.losses import capsule_loss
 from mocapsnet.nn.network import CapsuleNetwork
 from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train import checkpoint, record
-from mocapsnet.train.culprit import check_finite, check_weights, range_checked
+from mocapsnet.train.culprit import check_weights
 from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, make_optimizer
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
 from mocapsnet.train.state import State, check_seed
+from mocapsnet.train.step import PRECISIONS, compiled, float32_products, make_step
 
-TEST_BATCH = 500
+# Images at once where none of them needs a gradient.
+TEST_BATCH = {"cpu": 500, "mps": 500, "cuda": 2000}
 SECONDS_BETWEEN_CHECKPOINTS = 60
 AVAILABLE: dict[str, Callable[[], bool]] = {
     "cuda": torch.cuda.is_available,
@@ -55,6 +56,9 @@ def fit(
     limit: int | None = None,
     seed: int = 0,
     device: str = "auto",
+    precision: str = "auto",
+    graph: str = "auto",
+    compile: bool | None = None,
     output: str | Path | None = None,
     resume: str = "auto",
 ) -> Run:
@@ -64,6 +68,9 @@ def fit(
     Adam's learning rate (1e-3) is multiplied by decay after every epoch; Ranger21 (1e-2) schedules its own.
     The test set is measured and never selects anything. A run that was stopped goes on from its folder's last
     checkpoint, bit for bit on a CPU; resume="never" refuses a folder that holds a run.
+
+    On CUDA a step is one graph, its convolutions in bf16 and its layers compiled; precision ("bf16-mixed",
+    "tf32", "fp32"), graph="off" and compile=False change that. Test images are classified in float32.
 
     >>> run = mc.fit(mc.MoCapsNet((1, 28, 28), classes=10, channels=64), mc.data.load("mnist6k"), epochs=3)
     """
@@ -75,6 +82,12 @@ def fit(
     check_seed(seed)
     check_rate(lr, decay)
     where = pick_device(device)
+    one_of("precision", precision, ("auto", *PRECISIONS))
+    one_of("graph", graph, ("auto", "off"))
+    if precision == "auto":
+        precision = "bf16-mixed" if where.type == "cuda" else "fp32"
+    if compile is None:
+        compile = where.type == "cuda"
     check_fits(model, dataset)
     if limit is not None:
         dataset = dataset.limit(limit)
@@ -92,14 +105,16 @@ def fit(
         "validation": validation,
         "limit": limit,
         "seed": seed,
+        "precision": precision,
+        "compile": compile,
         # Behind the settings that change it, so that a resumed run is told those.
         "data_sha256": fingerprint(dataset),
     }
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{model.config['model'].lower()}-{dataset.slug}"
     folder = Path(output) if output else Path("runs") / name
     folder.mkdir(parents=True, exist_ok=True)
-    with checkpoint.locked(folder), deferred() as signals:
-        return train(model, dataset, config, where, folder, resume, signals)
+    with checkpoint.locked(folder), deferred() as signals, float32_products(precision != "fp32"):
+        return train(model, dataset, config, where, graph == "auto", folder, resume, signals)
 
 
 def train(
@@ -107,6 +122,7 @@ def train(
     dataset: Dataset,
     config: dict[str, Any],
     device: torch.device,
+    graphed: bool,
     folder: Path,
     resume: str,
     signals: Signals,
@@ -115,7 +131,8 @@ def train(
     epochs, batch, seed = config["epochs"], config["batch"], config["seed"]
     count = len(dataset.train.labels)
     steps = -(-count // batch)
-    fabric = Fabric(accelerator=device.type, devices=1)
+    fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[config["precision"]])
+    model.to(fabric.device)
     optimizer, schedule = make_optimizer(
         config["optimizer"],
         model.parameters(),
@@ -136,33 +153,31 @@ def train(
     record.write_metrics(folder, state.rows)
     train_set, test_set = dataset.train.to(fabric.device), dataset.test.to(fabric.device)
     validation_set = dataset.validation and dataset.validation.to(fabric.device)
+    step = make_step(fabric, network, model, fabric_optimizer, train_set, graphed)
     last_saved = time.perf_counter()
-    with Progress(epochs, count, state) as progress, record.Board(folder, state.rows) as board:
+    with (
+        compiled(model, config["compile"]),
+        Progress(epochs, count, state) as progress,
+        record.Board(folder, state.rows) as board,
+    ):
         for epoch in range(state.epoch, epochs):
             network.train()
             started = time.perf_counter() - state.seconds
-            for indices, offsets in islice(batches(count, batch, seed, epoch), state.step, None):
-                indices, offsets = indices.to(fabric.device), offsets.to(fabric.device)
-                labels = train_set.labels[indices]
-                pixels = to_pixels(crop(train_set.images[indices], offsets))
-                images = standardise(pixels)
-                number = epoch * steps + state.step + 1
-                with range_checked(model, number, images, labels):
-                    output = network(images, labels)
-                loss = capsule_loss(output, labels, pixels)
-                fabric_optimizer.zero_grad()
-                fabric.backward(loss)
-                check_finite(loss, model, number, images, labels)
-                fabric_optimizer.step()
-                state.count(loss, (output.lengths.argmax(1) == labels).sum(), len(labels))
-                progress.advance(state, len(labels))
+            for indices, offsets in islice(
+                batches(count, batch, seed, epoch, fabric.device), state.step, None
+            ):
+                outcome = step(indices, offsets, epoch * steps + state.step + 1)
+                state.count(outcome.loss, outcome.correct, len(indices))
+                progress.advance(state, len(indices))
                 if signals.pending or time.perf_counter() - last_saved > SECONDS_BETWEEN_CHECKPOINTS:
+                    step.check()
                     check_weights(model, epoch * steps + state.step)
                     state.seconds = time.perf_counter() - started
                     checkpoint.save(folder, state.state_dict())
                     last_saved = time.perf_counter()
                 if signals.pending:
                     raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
+            step.check()
             check_weights(model, (epoch + 1) * steps)
             seconds = time.perf_counter() - started
             validation_accuracy = accuracy(model, validation_set) if validation_set else None
@@ -215,11 +230,13 @@ def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) 
             )
 
 
-def batches(count: int, batch: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(
+    count: int, batch: int, seed: int, epoch: int, device: torch.device | str = "cpu"
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Indices and crop offsets of every batch of an epoch: a function of seed and epoch alone."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    order = torch.randperm(count, generator=generator)
-    offsets = crop_offsets(count, generator)
+    order = torch.randperm(count, generator=generator).to(device)
+    offsets = crop_offsets(count, generator).to(device)
     size = min(batch, count)
     return zip(order.split(size), offsets.split(size), strict=True)
 
@@ -234,7 +251,10 @@ def lengths_of(model: nn.Module, images: Tensor) -> Tensor:
     """The lengths [N,K] that a model gives to images, uint8 [N,C,H,W]."""
     was_training = model.training
     model.eval()
-    found = [model(standardise(to_pixels(part))).lengths for part in images.split(TEST_BATCH)]
+    # Not compiled: every other size of batch would be compiled anew.
+    with torch.compiler.set_stance("force_eager"), float32_products(tf32=False):
+        parts = images.split(TEST_BATCH[images.device.type])
+        found = [model(standardise(to_pixels(part))).lengths for part in parts]
     model.train(was_training)
     return torch.cat(found)
 

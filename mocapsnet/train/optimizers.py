@@ -29,7 +29,13 @@ def make_optimizer(
     """Adam with its learning rate times decay per epoch, or Ranger21 with its own schedule over all steps."""
     one_of("optimizer", name, LEARNING_RATES)
     if name == "adam":
-        adam = torch.optim.Adam(parameters, lr)
+        parameters = list(parameters)
+        if parameters[0].device.type != "cuda":
+            adam = torch.optim.Adam(parameters, lr)
+        else:
+            # One kernel, and a rate that a captured step reads from the device.
+            rate = torch.tensor(lr, device=parameters[0].device)
+            adam = torch.optim.Adam(parameters, rate, fused=True, capturable=True)
         return adam, ExponentialLR(adam, decay)
     from pytorch_optimizer import Ranger21
 

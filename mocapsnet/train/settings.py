@@ -29,6 +29,9 @@ class Settings:
         limit: How many training images are used; null is all.
         seed: Of the weights, the order of the images and their crops.
         device: Where to train; auto takes the best there is.
+        precision: Of convolutions and matrix products; auto is bf16-mixed on CUDA and fp32 elsewhere.
+        graph: auto replays a step as one CUDA graph where it can; off never does.
+        compile: Compile the network with torch.compile; null does so on CUDA.
         output: The run folder; runs/<date-time-name> by default.
         resume: auto goes on with the run in the output folder; never refuses to.
         iterations: Routing iterations.
@@ -62,6 +65,9 @@ class Settings:
     limit: int | None = None
     seed: int = 0
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
+    precision: Literal["auto", "bf16-mixed", "tf32", "fp32"] = "auto"
+    graph: Literal["auto", "off"] = "auto"
+    compile: bool | None = None
     output: str | None = None
     resume: Literal["auto", "never"] = "auto"
     iterations: int = 3

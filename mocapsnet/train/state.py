@@ -103,6 +103,9 @@ class State:
         """Go on where a checkpoint was written."""
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = group["lr"].to(group["params"][0].device)
         if self.schedule is not None:
             self.schedule.load_state_dict(saved["schedule"])
         cpu, *cuda = saved["generators"]

@@ -110,7 +110,7 @@ def test_a_state_beyond_the_range_of_exact_arithmetic_is_refused(tiny, tmp_path)
 def test_a_loss_that_is_not_finite_by_itself_is_named(tiny, tmp_path, monkeypatch):
     model, loss = small_network(), mc.capsule_loss
     at_step(
-        model, 12, lambda: monkeypatch.setattr("mocapsnet.train.fit.capsule_loss", lambda *x: loss(*x) / 0)
+        model, 12, lambda: monkeypatch.setattr("mocapsnet.train.step.capsule_loss", lambda *x: loss(*x) / 0)
     )
     assert stopped(model, tiny, tmp_path) == "step 12: the loss is inf; the update was not made"
 

@@ -74,7 +74,7 @@ def test_config_yaml_repeats_the_run_byte_for_byte(data, tmp_path, options):
 def test_config_yaml_holds_every_setting_that_decides_the_result(finished):
     told = yaml.safe_load((finished / "config.yaml").read_text())
     assert told.items() >= {"dataset": "tiny", "epochs": 3, "validation": 0.1, "model": "mocapsnet"}.items()
-    place = {"download", "device", "output", "resume"}
+    place = {"download", "device", "graph", "output", "resume"}
     assert told.keys() == Settings.__annotations__.keys() - place
 
 

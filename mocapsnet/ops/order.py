@@ -1,0 +1,76 @@
+"""The order that the batched routings compute in: W as one matrix per input capsule, votes [I,B,E,J]."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from mocapsnet.ops.squash import squash
+
+# Bytes of votes that are formed at once: what a core's cache holds, and on an accelerator what is no burden.
+CPU_BYTES = 2 * 2**20
+ACCELERATOR_BYTES = 2**30
+
+
+def matrices(W: Tensor) -> Tensor:
+    """W [J,I,E,D] as [I,D,E·J]: a view where its memory has the order I D E J, else a copy.
+
+    With j last, sums over e and i run along rows of neighbouring numbers, and so does the softmax over j.
+    """
+    J, I, E, D = W.shape  # noqa: E741
+    return W.permute(1, 3, 2, 0).reshape(I, D, E * J)
+
+
+def tile(u: Tensor, X: Tensor, dtype: torch.dtype) -> int:
+    """How many input capsules' votes are formed at once, for u [B,I,D] and X [I,D,E·J]."""
+    limit = CPU_BYTES if u.device.type == "cpu" else ACCELERATOR_BYTES
+    return max(1, limit // max(1, u.shape[0] * X.shape[2] * dtype.itemsize))
+
+
+def votes_dtype(u: Tensor, W: Tensor) -> torch.dtype:
+    """What the votes are computed in: autocast's dtype where autocast is on, else that of u and W."""
+    dtype, device = torch.promote_types(u.dtype, W.dtype), u.device.type
+    if dtype != torch.float64 and autocasting(device):
+        return torch.get_autocast_dtype(device)
+    return dtype
+
+
+def state_dtype(u: Tensor, W: Tensor) -> torch.dtype:
+    """What logits, coupling, sums and squash are computed in: float32 at least."""
+    return torch.promote_types(torch.promote_types(u.dtype, W.dtype), torch.float32)
+
+
+def output_dtype(u: Tensor, W: Tensor) -> torch.dtype:
+    """What v comes out in: the state's dtype under autocast, else that of u and W."""
+    return state_dtype(u, W) if autocasting(u.device.type) else torch.promote_types(u.dtype, W.dtype)
+
+
+def autocasting(device: str) -> bool:
+    """Whether autocast is on; meta has none, and torch.compile cannot ask which devices do."""
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def from_memory(u: Tensor) -> bool:
+    """Whether a gradient through every iteration waits for memory in any order: a CPU without autocast."""
+    return u.device.type == "cpu" and not autocasting("cpu")
+
+
+def as_written(device: str) -> AbstractContextManager[object]:
+    """Here nothing is cast but where the code says so."""
+    return torch.autocast(device, enabled=False) if autocasting(device) else nullcontext()
+
+
+def length_rows(s: Tensor) -> Tensor:
+    """length of the vectors in the axis before the last, [...,E,J] -> [...,J]."""
+    return (s.square().sum(-2) + max(1e-20, torch.finfo(s.dtype).tiny)).sqrt()
+
+
+def squash_rows(s: Tensor) -> Tensor:
+    """squash of the vectors in the axis before the last, [B,E,J] -> [B,E,J]."""
+    return squash(s.mT).mT.contiguous()
+
+
+def votes(u: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
+    """û_{j|i} = W_ij u_i as one batched matmul over i: u [B,I,D], W [J,I,E,D] -> [I,B,E,J]."""
+    u_hat = torch.bmm(u.transpose(0, 1).to(dtype), matrices(W).to(dtype))
+    return u_hat.view(*u_hat.shape[:2], W.shape[2], W.shape[0])

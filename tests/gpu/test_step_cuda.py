@@ -1,0 +1,104 @@
+"""A training step on a CUDA GPU: one graph that does what the eager step does, and nobody waits."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+import mocapsnet as mc
+from mocapsnet.data import Dataset, Split
+from mocapsnet.errors import Interrupted, NotFinite
+from mocapsnet.train.state import State
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    whole = mc.data.load("mnist6k")
+    train = Split(whole.train.images[:1000], whole.train.labels[:1000])
+    return Dataset("digits", train, whole.test, whole.class_names)
+
+
+def small_network(network=mc.MoCapsNet, **options):
+    torch.manual_seed(0)
+    return network((1, 28, 28), classes=10, capsules=8, channels=32, **options)
+
+
+def run(digits, folder, epochs=6, model=None, **options):
+    """Weights and metrics of a run: 32 images a step, the last batch of an epoch smaller."""
+    options = {"compile": False, "batch": 32, **options}
+    model = small_network() if model is None else model
+    mc.fit(model, digits, epochs=epochs, device="cuda", output=folder, **options)
+    rows = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()[1:]]
+    return model.state_dict(), [float(row[2]) for row in rows]
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "tf32", "fp32"])
+def test_the_graph_does_what_the_eager_step_does(digits, tmp_path, precision):
+    (_, graphed), (_, eager) = (
+        run(digits, tmp_path / graph, graph=graph, precision=precision) for graph in ("auto", "off")
+    )
+    assert graphed == pytest.approx(eager, rel=2e-3)
+    assert graphed[-1] < graphed[0] / 2
+
+
+@pytest.mark.parametrize("options", [{}, {"compile": True}, {"graph": "off"}], ids=str)
+def test_a_run_repeats_to_the_bit(digits, tmp_path, options):
+    one, other = (run(digits, tmp_path / name, epochs=2, **options) for name in ("one", "other"))
+    assert one[1] == other[1]
+    assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
+
+
+def test_reversing_and_storing_train_alike(digits, tmp_path):
+    one, other = (
+        run(digits, tmp_path / memory, epochs=2, model=small_network(blocks=3, memory=memory))
+        for memory in ("reverse", "store")
+    )
+    assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(digits, tmp_path, monkeypatch):
+    whole = run(digits, tmp_path / "whole", epochs=3)
+    count = State.count
+
+    def stop(state, *arguments):
+        count(state, *arguments)
+        if (state.epoch, state.step) == (1, 11):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("mocapsnet.train.state.State.count", stop)
+    with pytest.raises(Interrupted):
+        run(digits, tmp_path / "stopped", epochs=3)
+    monkeypatch.undo()
+    resumed = run(digits, tmp_path / "stopped", epochs=3)
+    assert resumed[1] == pytest.approx(whole[1], rel=1e-6)
+    assert all(torch.equal(resumed[0][name], whole[0][name]) for name in whole[0])
+
+
+@pytest.mark.parametrize("graph", ["auto", "off"])
+def test_a_step_that_is_not_finite_is_named_and_updates_nothing(digits, tmp_path, graph, monkeypatch):
+    model = small_network()
+    count, kept = State.count, {}
+
+    def poison(state, *arguments):
+        count(state, *arguments)
+        if (state.epoch, state.step) == (0, 9):
+            model.caps1.W.data[0, 0, 0, 0] = float("nan")
+            kept.update({name: value.clone() for name, value in model.state_dict().items()})
+
+    monkeypatch.setattr("mocapsnet.train.state.State.count", poison)
+    with pytest.raises(
+        NotFinite, match=r"step 10: the weight caps1\.W is not finite; the update was not made"
+    ):
+        run(digits, tmp_path, model=model, graph=graph)
+    assert all(
+        torch.equal(value.nan_to_num(7), kept[name].nan_to_num(7))
+        for name, value in model.state_dict().items()
+    )
+
+
+def test_an_optimizer_that_cannot_be_captured_says_so(digits, tmp_path, capsys):
+    run(digits, tmp_path, epochs=1, optimizer="ranger21")
+    assert "no CUDA graph: Ranger21 cannot be captured" in capsys.readouterr().out
