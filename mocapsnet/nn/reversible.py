@@ -13,7 +13,7 @@ from mocapsnet.errors import OutOfRange, WrongArgument
 from mocapsnet.nn.inversion import InversionReport, report
 from mocapsnet.nn.tape import Tape, answer
 from mocapsnet.ops.arguments import one_of
-from mocapsnet.ops.momentum import RANGE, X_BITS, Arithmetic, ExactArithmetic, FloatArithmetic
+from mocapsnet.ops.momentum import RANGE, Arithmetic, ExactArithmetic, FloatArithmetic
 
 
 class Arriving:
@@ -183,11 +183,11 @@ class MomentumSequence(nn.Module):
 
 
 def check_range(peak: float) -> None:
-    """Refuse a state whose largest element, in units of 2^-22, exact arithmetic cannot hold."""
-    if peak >= RANGE:
+    """Refuse a state whose largest element exact arithmetic cannot hold."""
+    if not peak < RANGE:
         raise OutOfRange(
-            f"x must stay within ±{RANGE >> X_BITS} and velocities within twice that in exact arithmetic, "
-            f"got NaN or {peak * 2.0**-X_BITS:.6g}; use arithmetic='float', or layers with smaller answers"
+            f"x must stay within ±{RANGE:g} and velocities within twice that in exact arithmetic, "
+            f"got NaN or {peak:.6g}; use arithmetic='float', or layers with smaller answers"
         )
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 # x is an int32 in units of 2^-22, so that it reaches ±512; the velocity has five more bits.
 X_BITS = 22
@@ -18,8 +19,8 @@ VELOCITY_BITS = 27
 # The scaled velocity w outgrows the velocity by less than 2^24: |v| < 2^10 then keeps w below 2^61.
 SCALE_BITS = 24
 WORD_BITS = 63
-# In units of x: a little under what an int32 holds.
-RANGE = 511 * 2**X_BITS
+# A little under what an int32 holds.
+RANGE = 511.0
 Layer = Callable[[Tensor], Tensor]
 
 
@@ -43,7 +44,7 @@ class State(NamedTuple):
     kept: tuple[Tensor, Tensor]
     """What a way back would start from; no gradient flows here."""
     peak: Tensor | None = None
-    """max |x| so far in units of 2^-22, where that has a limit."""
+    """max |x| so far, where that has a limit."""
 
 
 class Arithmetic(ABC):
@@ -136,11 +137,12 @@ class ExactArithmetic(Arithmetic):
         with torch.no_grad():
             grid = whole(x, 2.0**X_BITS, self.dtype)
             word = whole(velocity, 2.0**VELOCITY_BITS, self.dtype)
-            # In units of x; a velocity may be twice as large.
-            peak = torch.maximum(largest(grid), largest(word) >> (VELOCITY_BITS - X_BITS + 1))
-            grid = grid.int()
-            rounded = to_float(grid, self.dtype), to_float(word, self.dtype, VELOCITY_BITS)
-        return State(straight(rounded[0], x), straight(rounded[1], velocity), (grid, word), peak)
+            rounded = to_float(grid, x.dtype), to_float(word, x.dtype, VELOCITY_BITS)
+            # A velocity may be twice as large.
+            peak = torch.maximum(largest(rounded[0]), largest(rounded[1]) / 2)
+            state = (grid.int(), word), peak
+        # New tensors, which are written to in the place of x and the velocity.
+        return State(straight(rounded[0], x * 1), straight(rounded[1], velocity * 1), *state)
 
     def step(self, n: int, state: State, f: Tensor) -> State:
         """The state after layer n."""
@@ -153,11 +155,12 @@ class ExactArithmetic(Arithmetic):
             move = moved(word, unit, self.dtype)
             # In 64 bits, where nothing wraps.
             grid = state.kept[0] + move.round().long()
-            peak = largest(grid) if state.peak is None else torch.maximum(state.peak, largest(grid))
-            grid = grid.int()
-            move = move.mul_(2.0**-X_BITS).to(self.dtype)
             rounded = to_float(grid, self.dtype)
-        return State(straight(rounded, x), straight(move, velocity), (grid, word), peak)
+            peak = largest(rounded)
+            peak = peak if state.peak is None else torch.maximum(state.peak, peak)
+            kept = grid.int(), word
+            move = move.mul_(2.0**-X_BITS).to(self.dtype)
+        return State(straight(rounded, x), straight(move, velocity), kept, peak)
 
     def spilled(self, n: int, state: State) -> dict[int, Tensor]:
         """The bits that w gives up before layer n, if it does, in as few bytes as hold them."""
@@ -178,8 +181,20 @@ class ExactArithmetic(Arithmetic):
 
 
 def straight(rounded: Tensor, smooth: Tensor) -> Tensor:
-    """Rounded values with the gradient of smooth ones: what is added is zero, and its gradient is not."""
-    return rounded + (smooth - smooth.detach()).to(rounded.dtype)
+    """Rounded values with the gradient of smooth ones, which are written over.
+
+    Forward mode and tracing would see the values written: for them, what is added is zero, and its gradient
+    is not.
+    """
+    if (
+        forward_ad._current_level >= 0
+        or torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+    ):
+        return rounded + (smooth - smooth.detach())
+    with torch.no_grad():
+        smooth.copy_(rounded)
+    return smooth
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -193,9 +208,8 @@ def to_float(grid: Tensor, dtype: torch.dtype, bits: int = X_BITS) -> Tensor:
 
 
 def whole(x: Tensor, gain: float, dtype: torch.dtype) -> Tensor:
-    """x times gain as integers; NaN and what is too large become 2^62, out of range and seen as such."""
-    scaled = (x.to(wide(dtype)) * gain).round_()
-    return scaled.nan_to_num_(2.0**62).clamp(-(2.0**62), 2.0**62).long()
+    """x times gain as integers; NaN and what is too large become so large that the range is left."""
+    return (x.to(wide(dtype)) * gain).round_().nan_to_num_(2.0**62).long()
 
 
 def moved(word: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
