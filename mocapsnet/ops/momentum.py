@@ -204,7 +204,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 def to_float(grid: Tensor, dtype: torch.dtype, bits: int = X_BITS) -> Tensor:
     """Fixed point as floats."""
-    return (grid.to(wide(dtype)) * 2.0**-bits).to(dtype)
+    return grid.to(wide(dtype)).mul_(2.0**-bits).to(dtype)
 
 
 def whole(x: Tensor, gain: float, dtype: torch.dtype) -> Tensor:
@@ -214,7 +214,7 @@ def whole(x: Tensor, gain: float, dtype: torch.dtype) -> Tensor:
 
 def moved(word: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
     """What w adds to x, in units of 2^-22, before it is rounded."""
-    return word.to(wide(dtype)) * unit
+    return word.to(wide(dtype)).mul_(unit)
 
 
 def largest(x: Tensor) -> Tensor:
