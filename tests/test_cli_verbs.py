@@ -277,7 +277,7 @@ def test_bench_draws_nothing_without_matplotlib_and_says_why(tmp_path, capsys, m
 
 
 def test_bench_prints_and_writes_nothing_when_the_variants_differ(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("mocapsnet.measure.memory.distance", lambda *_: 1e-9)
+    monkeypatch.setattr("mocapsnet.measure.memory.relative_error", lambda *_: 1e-9)
     words = ("--depths", "[1]", "--device", "cpu", "--output", tmp_path)
     assert "exact-store must agree" in refused(capsys, 1, *BENCH, *words)
     assert not list(tmp_path.iterdir())

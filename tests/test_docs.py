@@ -1,11 +1,13 @@
 """The pages under docs/ are true: their table is the one in results/, their links lead somewhere."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 REPOSITORY = Path(__file__).parent.parent
 PAGES = sorted([*(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "examples" / "README.md"])
@@ -14,6 +16,14 @@ PAGES = sorted([*(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "examples" / "
 def test_the_table_of_breaking_depths_is_generated():
     check = [sys.executable, REPOSITORY / "scripts" / "breaking_depths.py", "--check"]
     subprocess.run(check, check=True)
+
+
+def test_the_depths_are_measured_by_the_script_as_it_stands():
+    script = runpy.run_path(str(REPOSITORY / "scripts" / "breaking_depths.py"))
+    torch.manual_seed(0)
+    layers, x = [script["capsules"]() for _ in range(12)], torch.randn(4, 8, 8, requires_grad=True)
+    exact, plain = (script["gradient_error"](layers, x, 0.5, arithmetic) for arithmetic in ("exact", "float"))
+    assert exact == 0 < plain < 1e-3
 
 
 def test_exact_arithmetic_never_broke_and_floats_did():

@@ -157,3 +157,13 @@ def test_the_wheel_installs_in_a_clean_environment(tmp_path):
 
     assert run(python, "-c", code).split() == [str(site / "mocapsnet" / "__init__.py"), "5000"]
     assert "train" in run(tmp_path / "clean" / "bin" / "mocapsnet", "--help")
+
+
+def test_classifying_needs_no_compiler():
+    code = (
+        "import sys, torch, mocapsnet as mc\n"
+        "with torch.no_grad():\n"
+        "    mc.MoCapsNet((1, 28, 28), 10, channels=8)(torch.rand(2, 1, 28, 28))\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    assert run_python(code).stdout.splitlines()[-1] == "False"

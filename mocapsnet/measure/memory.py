@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
@@ -23,6 +22,7 @@ from mocapsnet.losses import capsule_loss
 from mocapsnet.measure.inspect import bytes_for_backward
 from mocapsnet.measure.report import Row
 from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.nn.inversion import relative_error
 from mocapsnet.nn.network import MoCapsNet
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
@@ -190,12 +190,6 @@ def attempt(function: Callable[[], T]) -> T | None:
     return None
 
 
-def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """‖ours − theirs‖ / ‖theirs‖."""
-    apart = get_total_norm([a - b for a, b in zip(ours, theirs, strict=True)])
-    return float(apart / get_total_norm(theirs).clamp(min=torch.finfo(torch.float32).tiny))
-
-
 def check(step: Step, layers: int, gamma: float, advance: Callable[[], object]) -> dict[str, float | None]:
     """Each variant's gradient error, against the first of its arithmetic that fits, which is store.
 
@@ -210,7 +204,7 @@ def check(step: Step, layers: int, gamma: float, advance: Callable[[], object]) 
         if (found := attempt(partial(step.results, variant))) is None:
             continue
         exact = variant.startswith("exact")
-        output, gradients = map(distance, found, first.setdefault("exact" if exact else "float", found))
+        output, gradients = map(relative_error, found, first.setdefault("exact" if exact else "float", found))
         allowed = 0 if exact else 1e-5 / max(gamma**layers, 1e-300)
         if (exact or layers <= FLOAT_LAYERS) and not (output <= allowed and gradients <= allowed):
             raise Irreproducible(

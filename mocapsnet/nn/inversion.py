@@ -1,7 +1,7 @@
 """How well a momentum network's states come back, and what that does to its gradients."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -111,7 +111,7 @@ def gradients(y: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
     return torch.autograd.grad(y, wanted, r, allow_unused=True, materialize_grads=True)
 
 
-def relative_error(found: list[Tensor], expected: list[Tensor]) -> float:
+def relative_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """|found − expected| / |expected| over all tensors together; infinite where NaN was found."""
 
     def norm(tensors: Iterable[Tensor]) -> float:

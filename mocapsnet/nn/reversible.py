@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch._subclasses import FakeTensor
 
 from mocapsnet.errors import OutOfRange, WrongArgument
@@ -113,7 +114,8 @@ class MomentumSequence(nn.Module):
             state = arithmetic.step(n, state, answer(layer, n, state.x, args, kwargs))
         return self.within_range(state.peak, state.x, state.velocity)
 
-    @torch.compiler.disable(reason="the way back cannot be traced; memory='store' can")  # type: ignore[untyped-decorator]
+    # As torch.compiler.disable, which would import the compiler with this file, for seconds.
+    @_disable_dynamo
     def taped(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence with every layer to be computed again."""
         # torch.func's transforms have no hooks on saved tensors, and tensors without data nothing to keep.

@@ -21,10 +21,14 @@ def range_checked(model: nn.Module, step: int, *inputs: Tensor) -> Iterator[None
 
 def check_finite(loss: Tensor, model: nn.Module, step: int, *inputs: Tensor) -> None:
     """Refuse the update of a step whose loss or gradients are not finite, and name the culprit."""
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    if not (loss + norm).isfinite():
+    if not is_finite(loss, model):
         raise NotFinite(f"step {step}: {culprit(loss, model, *inputs)}; the update was not made")
+
+
+def is_finite(loss: Tensor, model: nn.Module) -> Tensor:
+    """Whether the loss and all gradients are finite, on their device."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return (loss.detach() + torch.nn.utils.get_total_norm(gradients)).isfinite()
 
 
 def check_weights(model: nn.Module, step: int) -> None:

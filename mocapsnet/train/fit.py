@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -251,8 +252,9 @@ def lengths_of(model: nn.Module, images: Tensor) -> Tensor:
     """The lengths [N,K] that a model gives to images, uint8 [N,C,H,W]."""
     was_training = model.training
     model.eval()
-    # Not compiled: every other size of batch would be compiled anew.
-    with torch.compiler.set_stance("force_eager"), float32_products(tf32=False):
+    # What is compiled for training runs eagerly: every other size of batch would be compiled anew.
+    stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
+    with stance, float32_products(tf32=False):
         parts = images.split(TEST_BATCH[images.device.type])
         found = [model(standardise(to_pixels(part))).lengths for part in parts]
     model.train(was_training)

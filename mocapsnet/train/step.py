@@ -14,7 +14,7 @@ from mocapsnet.errors import NotFinite
 from mocapsnet.losses import capsule_loss
 from mocapsnet.nn.network import CapsuleNetwork
 from mocapsnet.nn.routing import CapsLayer
-from mocapsnet.train.culprit import check_finite, culprit, range_checked
+from mocapsnet.train.culprit import check_finite, culprit, is_finite, range_checked
 
 # As Fabric calls them.
 PRECISIONS: dict[str, Any] = {"bf16-mixed": "bf16-mixed", "tf32": "32-true", "fp32": "32-true"}
@@ -82,8 +82,7 @@ class Step:
 
     def note(self, loss: Tensor) -> None:
         """Remember the first step that is not finite, and stop all updates from it on; nobody waits."""
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        finite = (loss.detach() + torch.nn.utils.get_total_norm(gradients)).isfinite()
+        finite = is_finite(loss, self.model)
         self.first_bad.copy_(torch.where(finite | (self.first_bad > 0), self.first_bad, self.number))
         self.stopped.copy_(self.first_bad > 0)
 
@@ -174,15 +173,18 @@ def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
 
     A trunk that is reversed calls its layers a second time, which must be the same compiled code.
     """
+    if not wanted:
+        yield
+        return
     modules = [*(module for module in model.modules() if isinstance(module, CapsLayer)), model]
     # Every layer of another size is another version of one function.
     with torch._dynamo.config.patch(recompile_limit=64):
-        for module in modules if wanted else ():
+        for module in modules:
             module.compile()
         try:
             yield
         finally:
-            for module in modules if wanted else ():
+            for module in modules:
                 module._compiled_call_impl = None
 
 
