@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mocapsnet.data import Split
+from mocapsnet.nn.network import CapsuleNetwork
 from mocapsnet.train.fit import lengths_of
 
 
@@ -24,7 +25,7 @@ class Evaluation(NamedTuple):
         return [hit / total if total else None for hit, total in zip(right, totals, strict=True)]
 
 
-def evaluate(model: nn.Module, split: Split, classes: int) -> Evaluation:
+def evaluate(model: CapsuleNetwork, split: Split, classes: int) -> Evaluation:
     """Classify every image of a split."""
     seen = lengths_of(model, split.images).argmax(1)
     pairs = split.labels * classes + seen

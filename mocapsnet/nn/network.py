@@ -130,6 +130,13 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> CapsuleOutput:
         """Classify images [B,C,H,W]; labels, indices [B] or multi-hot [B,K], choose what is reconstructed."""
+        capsules = self.encode(images)
+        lengths = length(capsules)
+        reconstruction = self.decoder(mask(capsules, lengths, labels))
+        return CapsuleOutput(lengths, capsules, reconstruction)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The class capsules [B,K,E] of images [B,C,H,W]; nothing is reconstructed."""
         if images.shape[1:] != self.image_shape:
             expected = ", ".join(map(str, self.image_shape))
             raise WrongArgument(f"images must be [B, {expected}], got shape {tuple(images.shape)}")
@@ -141,10 +148,8 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
         u = self.primary(features)
         x = self.caps1(u)
         x = self.trunk(x)
-        capsules = self.caps2(x)
-        lengths = length(capsules)
-        reconstruction = self.decoder(mask(capsules, lengths, labels))
-        return CapsuleOutput(lengths, capsules, reconstruction)
+        capsules: Tensor = self.caps2(x)
+        return capsules
 
     def save(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, which load() and from_pretrained() read."""

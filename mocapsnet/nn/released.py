@@ -147,9 +147,14 @@ class ReleasedNetwork(nn.Module):
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> CapsuleOutput:
         """Classify images [B,C,H,W]; the released training gives no labels, so that its guess is decoded."""
-        capsules = self.caps2(self.trunk(self.caps1(self.primary(self.stem(images)))))
+        capsules = self.encode(images)
         lengths = capsules.norm(dim=-1)
         return CapsuleOutput(lengths, capsules, self.decoder(mask(capsules, lengths, labels)))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The class capsules [B,K,E] of images [B,C,H,W]; nothing is reconstructed."""
+        capsules: Tensor = self.caps2(self.trunk(self.caps1(self.primary(self.stem(images)))))
+        return capsules
 
 
 def from_released(

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 
 from mocapsnet.data import Dataset, Split
 from mocapsnet.data.augment import crop_offsets, standardise, to_pixels
 from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
 from mocapsnet.nn.network import CapsuleNetwork
+from mocapsnet.ops import length
 from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train import checkpoint, record
 from mocapsnet.train.culprit import check_weights
@@ -242,13 +243,13 @@ def batches(
     return zip(order.split(size), offsets.split(size), strict=True)
 
 
-def accuracy(model: nn.Module, split: Split) -> float:
+def accuracy(model: CapsuleNetwork, split: Split) -> float:
     """The fraction of images whose longest class capsule is the labelled one."""
     return float((lengths_of(model, split.images).argmax(1) == split.labels).double().mean())
 
 
 @torch.no_grad()
-def lengths_of(model: nn.Module, images: Tensor) -> Tensor:
+def lengths_of(model: CapsuleNetwork, images: Tensor) -> Tensor:
     """The lengths [N,K] that a model gives to images, uint8 [N,C,H,W]."""
     was_training = model.training
     model.eval()
@@ -256,7 +257,7 @@ def lengths_of(model: nn.Module, images: Tensor) -> Tensor:
     stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
     with stance, float32_products(tf32=False):
         parts = images.split(TEST_BATCH[images.device.type])
-        found = [model(standardise(to_pixels(part))).lengths for part in parts]
+        found = [length(model.encode(standardise(to_pixels(part)))) for part in parts]
     model.train(was_training)
     return torch.cat(found)
 
