@@ -1,7 +1,8 @@
 """A momentum network around any layers that keep their input's shape; it knows nothing of capsules."""
 
 import math
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -9,12 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch._subclasses import FakeTensor
+from torch.autograd import forward_ad
 
 from mocapsnet.errors import OutOfRange, WrongArgument
 from mocapsnet.nn.inversion import InversionReport, report
 from mocapsnet.nn.tape import Tape, answer
 from mocapsnet.ops.arguments import one_of
 from mocapsnet.ops.momentum import RANGE, Arithmetic, ExactArithmetic, FloatArithmetic
+
+
+class Fusible(nn.Module, ABC):
+    """A layer that may know a faster way through a sequence of its kind."""
+
+    @abstractmethod
+    def through(
+        self, layers: Sequence[nn.Module], x: Tensor, velocity: Tensor, arithmetic: ExactArithmetic
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """x, the velocity and max |x| after the layers, differentiable; None where there is no faster way."""
 
 
 class Arriving:
@@ -99,9 +111,28 @@ class MomentumSequence(nn.Module):
             raise WrongArgument(f"velocity must have x's shape {tuple(x.shape)}, got {tuple(velocity.shape)}")
         # A velocity may come from a stage that computes in another dtype.
         velocity = None if velocity is None else velocity.to(x.dtype)
+        reverse = self.memory == "reverse" or not torch.is_grad_enabled()
+        if reverse and self.arithmetic == "exact" and not (self.check or args or kwargs):
+            found = self.fused(x, velocity)
+            if found is not None:
+                return found if return_velocity else found[0]
         stored = self.memory == "store" or not torch.is_grad_enabled() or not self.layers
         x, velocity = (self.plain if stored else self.taped)(x, velocity, args, kwargs)
         return (x, velocity) if return_velocity else x
+
+    # As torch.compiler.disable, which would import the compiler with this file, for seconds.
+    @_disable_dynamo
+    def fused(self, x: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """The sequence as its layers do it faster, if they do."""
+        first = self.layers[0] if len(self.layers) else None
+        arithmetic = self.make_arithmetic(x)
+        if not isinstance(first, Fusible) or not isinstance(arithmetic, ExactArithmetic):
+            return None
+        if traced(x) or forward_ad._current_level >= 0 or any(map(watched, self.layers)):
+            return None
+        velocity = torch.zeros_like(x) if velocity is None else velocity
+        found = first.through(list(self.layers), x, velocity, arithmetic)
+        return None if found is None else self.within_range(found[2], found[0], found[1])
 
     def plain(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence as it is written; autograd keeps what it likes."""
@@ -114,7 +145,6 @@ class MomentumSequence(nn.Module):
             state = arithmetic.step(n, state, answer(layer, n, state.x, args, kwargs))
         return self.within_range(state.peak, state.x, state.velocity)
 
-    # As torch.compiler.disable, which would import the compiler with this file, for seconds.
     @_disable_dynamo
     def taped(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence with every layer to be computed again."""
@@ -205,6 +235,20 @@ def momentum_term(gamma: object) -> float:
 def traced(x: Tensor) -> bool:
     """Whether there is nothing to read in x: a transform of torch.func is at work, or it has no data."""
     return x.is_meta or isinstance(x, FakeTensor) or torch._C._are_functorch_transforms_active()
+
+
+def watched(layer: nn.Module) -> bool:
+    """Whether hooks wait for a call of this layer or of a part of it."""
+    return any(
+        hooks
+        for module in layer.modules()
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        )
+    )
 
 
 def modules(layers: Iterable[nn.Module]) -> list[nn.Module]:

@@ -1,7 +1,7 @@
 """A fully connected capsule layer: transformation matrices and a routing."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 from mocapsnet import ops
 from mocapsnet.errors import WrongArgument
-from mocapsnet.ops.arguments import at_least, one_of, positive, runnable
+from mocapsnet.nn.reversible import Fusible
+from mocapsnet.ops.arguments import at_least, one_of, positive
+from mocapsnet.ops.backend import FUSED, fused_rba, runnable
+from mocapsnet.ops.momentum import ExactArithmetic
+from mocapsnet.ops.order import laid_out, one_image
 
 
 class Routing(NamedTuple):
@@ -28,7 +32,7 @@ ROUTINGS = {
 }
 
 
-class CapsLayer(nn.Module):
+class CapsLayer(Fusible):
     """Capsules u [B,I,D] -> v [B,J,E], every i connected to every j by W_ij and routed.
 
     W is drawn from N(0, weight_std²); routing_bias is the bias's first value, None for no bias.
@@ -67,7 +71,7 @@ class CapsLayer(nn.Module):
         self.iterations = iterations
         self.gradient = gradient or ROUTINGS[routing].gradient
         self.backend = backend
-        self.W = nn.Parameter(weight_std * torch.randn(capsules, in_capsules, dim, in_dim))
+        self.W = nn.Parameter(laid_out(weight_std * torch.randn(capsules, in_capsules, dim, in_dim)))
         self.register_parameter(
             "bias",
             None if routing_bias is None else nn.Parameter(torch.full((capsules, dim), float(routing_bias))),
@@ -91,6 +95,28 @@ class CapsLayer(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """Route u [B,I,D] to v [B,J,E]."""
         return ROUTINGS[self.routing].op(u, **self.arguments(), backend=self.backend)
+
+    def through(
+        self, layers: Sequence[nn.Module], x: Tensor, velocity: Tensor, arithmetic: ExactArithmetic
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Layers like this one in one fused function, where that can run."""
+        J, I, E, _ = self.W.shape  # noqa: E741
+        if self.routing not in FUSED or x.dtype != torch.float32 or not one_image(I, J, E):
+            return None
+        mine = self.extra_repr(), self.backend
+        if not all(
+            isinstance(layer, CapsLayer) and (layer.extra_repr(), layer.backend) == mine for layer in layers
+        ):
+            return None
+        if fused_rba(x, self.W, self.gradient, self.backend) is None:
+            return None
+        from mocapsnet.ops.rba.momentum import Momentum
+
+        weights = [weight for layer in layers for weight in (layer.W, layer.bias)]
+        found: tuple[Tensor, Tensor, Tensor] = Momentum.apply(  # type: ignore[no-untyped-call]
+            x, velocity, arithmetic, self.iterations, self.routing == "leaky-rba", *weights
+        )
+        return found
 
     def extra_repr(self) -> str:
         """Sizes and routing, for print(model)."""

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from torch import Tensor
 
-from mocapsnet.errors import CannotRun, WrongArgument
+from mocapsnet.errors import WrongArgument
 
 
 def one_of(name: str, value: object, choices: Collection[str]) -> None:
@@ -29,19 +29,7 @@ def positive(name: str, value: float) -> None:
         raise WrongArgument(f"{name} must be a finite number > 0, got {value!r}")
 
 
-def runnable(backend: str, op: str) -> None:
-    """Refuse a backend that is unknown or cannot run."""
-    one_of("backend", backend, ("auto", "reference", "fused"))
-    if backend == "fused":
-        raise CannotRun(
-            f"backend='fused' cannot run: this version has no fused kernel for {op}; "
-            "use backend='auto' or 'reference'"
-        )
-
-
-def routable(
-    u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, gradient: str, backend: str, op: str
-) -> None:
+def routable(u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, gradient: str) -> None:
     """Refuse capsules, weights and options that no routing can work with."""
     if u.dim() != 3:
         raise WrongArgument(f"u must be [B, I, D], got shape {tuple(u.shape)}")
@@ -55,4 +43,3 @@ def routable(
         raise WrongArgument(f"bias must be [J={J}, E={E}] or None, got shape {tuple(bias.shape)}")
     at_least("iterations", iterations, 1)
     one_of("gradient", gradient, ("last", "all"))
-    runnable(backend, op)

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from mocapsnet.ops.squash import squash
 
+# Votes of one image that the registers of a GPU's program hold.
+IMAGE_VOTES = 16384
 # Bytes of votes that are formed at once: what a core's cache holds, and on an accelerator what is no burden.
 CPU_BYTES = 2 * 2**20
 ACCELERATOR_BYTES = 2**30
@@ -19,6 +21,22 @@ def matrices(W: Tensor) -> Tensor:
     """
     J, I, E, D = W.shape  # noqa: E741
     return W.permute(1, 3, 2, 0).reshape(I, D, E * J)
+
+
+def power(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length()
+
+
+def one_image(I: int, J: int, E: int) -> bool:  # noqa: E741
+    """Whether a fused program holds all votes of an image."""
+    return power(I) * power(J) * power(E) <= IMAGE_VOTES
+
+
+def laid_out(W: Tensor) -> Tensor:
+    """The same W [J,I,E,D] in the order of memory that is read fastest: I D E J for small layers."""
+    J, I, E, _ = W.shape  # noqa: E741
+    return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1) if one_image(I, J, E) else W.contiguous()
 
 
 def tile(u: Tensor, X: Tensor, dtype: torch.dtype) -> int:

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of, routable
+from mocapsnet.ops.backend import fused_rba, runnable
 from mocapsnet.ops.em import batched as em_batched
 from mocapsnet.ops.em import reference as em_reference
 from mocapsnet.ops.order import from_memory
@@ -31,7 +32,11 @@ def rba(
     >>> rba(u, W).shape
     torch.Size([2, 3, 16])
     """
-    routable(u, W, bias, iterations, gradient, backend, "rba")
+    routable(u, W, bias, iterations, gradient)
+    runnable(backend, "rba")
+    if (fused := fused_rba(u, W, gradient, backend)) is not None:
+        v: Tensor = fused.rba(u, W, bias, iterations, leaky)
+        return v
     module = rba_batched if backend == "auto" else rba_reference
     return module.rba(u, W, bias, iterations, leaky, gradient)[0]
 
@@ -54,7 +59,8 @@ def sda(
     >>> sda(u, W, scope="batch").shape
     torch.Size([2, 3, 16])
     """
-    routable(u, W, bias, iterations, gradient, backend, "sda")
+    routable(u, W, bias, iterations, gradient)
+    runnable(backend, "sda")
     one_of("scope", scope, ("sample", "batch"))
     module = sda_batched if backend == "auto" and not from_memory(u) else sda_reference
     return module.sda(u, W, bias, iterations, scope, gradient)[0]
@@ -78,7 +84,8 @@ def em(
     >>> em(u, W).shape
     torch.Size([2, 3, 16])
     """
-    routable(u, W, bias, iterations, gradient, backend, "em")
+    routable(u, W, bias, iterations, gradient)
+    runnable(backend, "em")
     for name, beta in (("beta_a", beta_a), ("beta_u", beta_u)):
         if beta is not None and beta.shape != (W.shape[0],):
             raise WrongArgument(f"{name} must be [J={W.shape[0]}] or None, got shape {tuple(beta.shape)}")

@@ -26,7 +26,7 @@ from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
 from mocapsnet.train.state import State, check_seed
-from mocapsnet.train.step import PRECISIONS, compiled, float32_products, make_step
+from mocapsnet.train.step import PRECISIONS, compiled, float32_products, make_step, tuned_convolutions
 
 # Images at once where none of them needs a gradient.
 TEST_BATCH = {"cpu": 500, "mps": 500, "cuda": 2000}
@@ -158,6 +158,7 @@ def train(
     step = make_step(fabric, network, model, fabric_optimizer, train_set, graphed)
     last_saved = time.perf_counter()
     with (
+        tuned_convolutions(),
         compiled(model, config["compile"]),
         Progress(epochs, count, state) as progress,
         record.Board(folder, state.rows) as board,

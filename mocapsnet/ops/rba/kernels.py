@@ -1,0 +1,364 @@
+"""Triton programs of routing by agreement: votes live in registers alone, every sum has a fixed order.
+
+Two regimes. Few input capsules: a program holds all votes of one image. Many: a program takes some images through
+some input capsules, one at a time, and adds up its part of s. README.md derives what they compute.
+
+Sizes are padded to powers of two; what is padded is zero.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def couple(b, real, LEAKY: tl.constexpr):
+    """c = softmax over j of the logits b [N,J], and the log of what it divides by.
+
+    Leaky: a zero logit joins in and its share is dropped.
+    """
+    b = tl.where(real, b, float("-inf"))
+    top = tl.max(b, 1, keep_dims=True)
+    if LEAKY:
+        top = tl.maximum(top, 0.0)
+    p = tl.exp(b - top)
+    total = tl.sum(p, 1, keep_dims=True)
+    if LEAKY:
+        total += tl.exp(-top)
+    return p / total, top + tl.log(total)
+
+
+@triton.jit
+def squash(s, AXIS: tl.constexpr):
+    """s · ‖s‖ / (1 + ‖s‖²)."""
+    square = tl.sum(s * s, AXIS, keep_dims=True) + 1e-20
+    return s * (tl.sqrt_rn(square) / (1 + square))
+
+
+@triton.jit
+def unsquash(s, dv, AXIS: tl.constexpr):
+    """The gradient of s from that of squash(s): g dv + (g'/n) s (s · dv), with n = ‖s‖, g = n / (1 + n²)."""
+    square = tl.sum(s * s, AXIS, keep_dims=True) + 1e-20
+    n = tl.sqrt_rn(square)
+    along = tl.sum(s * dv, AXIS, keep_dims=True)
+    return dv * (n / (1 + square)) + s * (along * (1 - square) / (n * (1 + square) * (1 + square)))
+
+
+@triton.jit
+def all_votes(u, W, i, e, j, I, E, J, ui, ud, wj, wi, we, wd, D: tl.constexpr):  # noqa: E741
+    """û_{j|i} = W_ij u_i of one image, [I,E,J]; u and W point to its capsules and to the layer's matrices."""
+    real = (i < I) & (e < E) & (j < J)
+    at = W + i * wi + e * we + j * wj
+    votes = tl.load(u + i * ui, i < I, 0.0).to(tl.float32) * tl.load(at, real, 0.0).to(tl.float32)
+    for d in tl.static_range(1, D):
+        u_d = tl.load(u + i * ui + d * ud, i < I, 0.0).to(tl.float32)
+        votes += u_d * tl.load(at + d * wd, real, 0.0).to(tl.float32)
+    return votes
+
+
+@triton.jit
+def agree(votes, offset, j, J, share, ITERATIONS: tl.constexpr, LEAKY: tl.constexpr):
+    """The routing of one image's votes [I,E,J]: s with its offset, and the sum of all v before the last."""
+    s = share * tl.sum(votes, 0) + offset
+    so_far = tl.zeros_like(s)
+    for _ in tl.static_range(ITERATIONS - 1):
+        so_far += squash(s, 0)
+        c, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j < J, LEAKY)
+        s = tl.sum(votes * c[:, None, :], 0) + offset
+    return s, so_far
+
+
+@triton.jit
+def image_forward(
+    u, W, bias, v, s, so_far,
+    I, E, J, ub, ui, ud, wj, wi, we, wd, share,  # noqa: E741
+    D: tl.constexpr, IP: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr,
+    ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """Few input capsules: route one image."""
+    n = tl.program_id(0).to(tl.int64)
+    i, e, j = tl.arange(0, IP), tl.arange(0, EP), tl.arange(0, JP)
+    votes = all_votes(
+        u + n * ub,
+        W,
+        i[:, None, None],
+        e[None, :, None],
+        j[None, None, :],
+        I,
+        E,
+        J,
+        ui,
+        ud,
+        wj,
+        wi,
+        we,
+        wd,
+        D,
+    )
+    e, j = e[:, None], j[None, :]
+    real = (e < E) & (j < J)
+    offset = tl.load(bias + j * E + e, real, 0.0).to(tl.float32) if BIASED else tl.zeros([EP, JP], tl.float32)
+    total, sums = agree(votes, offset, j, J, share, ITERATIONS, LEAKY)
+    at = n * J * E + j * E + e
+    tl.store(v + at, squash(total, 0), real)
+    tl.store(s + at, total, real)
+    tl.store(so_far + at, sums, real)
+
+
+@triton.jit
+def pull(u, W, c, ds, du, i, e, j, I, E, J, ui, ud, wj, wi, we, wd, D: tl.constexpr):  # noqa: E741
+    """∂u_i = Σ_j W_ijᵀ (c_ij ds_j) of one image: c [I,J], ds [E,J]; du points to a contiguous [I,D]."""
+    i3, e3, j3 = i[:, None, None], e[None, :, None], j[None, None, :]
+    real = (i3 < I) & (e3 < E) & (j3 < J)
+    g = c[:, None, :] * ds[None, :, :]
+    for d in tl.static_range(D):
+        w = tl.load(W + i3 * wi + e3 * we + j3 * wj + d * wd, real, 0.0).to(tl.float32)
+        tl.store(du + i * D + d, tl.sum(tl.sum(w * g, 2), 1), i < I)
+
+
+@triton.jit
+def image_backward(
+    dv, u, W, s, so_far, c, ds, du,
+    B, I, E, J, ub, ui, ud, wj, wi, we, wd, vb, vj, ve,  # noqa: E741
+    D: tl.constexpr, IP: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, LEAKY: tl.constexpr,
+):  # fmt: skip
+    """Few input capsules: ∂u of one image; its coupling c [I,B,J] and ds [B,E,J] are left for ∂W."""
+    n = tl.program_id(0).to(tl.int64)
+    i, e, j = tl.arange(0, IP), tl.arange(0, EP), tl.arange(0, JP)
+    votes = all_votes(
+        u + n * ub,
+        W,
+        i[:, None, None],
+        e[None, :, None],
+        j[None, None, :],
+        I,
+        E,
+        J,
+        ui,
+        ud,
+        wj,
+        wi,
+        we,
+        wd,
+        D,
+    )
+    at, real = n * J * E + j[None, :] * E + e[:, None], (e[:, None] < E) & (j[None, :] < J)
+    sums = tl.load(so_far + at, real, 0.0)
+    coupling, _ = couple(tl.sum(votes * sums[None, :, :], 1), j[None, :] < J, LEAKY)
+    pulled = tl.load(dv + n * vb + j[None, :] * vj + e[:, None] * ve, real, 0.0).to(tl.float32)
+    pulled = unsquash(tl.load(s + at, real, 0.0), pulled, 0)
+    tl.store(ds + n * E * J + e[:, None] * J + j[None, :], pulled, real)
+    tl.store(c + (i[:, None] * B + n) * J + j[None, :], coupling, (i[:, None] < I) & (j[None, :] < J))
+    pull(u, W, coupling, pulled, du + n * I * D, i, e, j, I, E, J, ui, ud, wj, wi, we, wd, D)
+
+
+@triton.jit
+def weights_backward(
+    u, c, ds, dW, dbias,
+    B, I, E, J, ub, ui, ud, wj, wi, we, wd,  # noqa: E741
+    D: tl.constexpr, DP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr, NB: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """∂W_ij = Σ_b c_ij ds_j u_iᵀ for one i and some columns (e,j), and ∂bias_j = Σ_b ds_j once."""
+    i, n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * NB + tl.arange(0, NB), tl.arange(0, DP)
+    e, j = n // JP, n % JP
+    real = (e < E) & (j < J)
+    total = tl.zeros([DP, NB], tl.float32)
+    whole = tl.zeros([NB], tl.float32)
+    for first in range(0, B, BB):
+        b = first + tl.arange(0, BB)
+        here = (b[:, None] < B) & real[None, :]
+        s = tl.load(ds + b[:, None].to(tl.int64) * E * J + (e * J + j)[None, :], here, 0.0)
+        g = s * tl.load(c + (i * B + b[:, None]) * J + j[None, :], here, 0.0)
+        u_i = tl.load(
+            u + b[None, :].to(tl.int64) * ub + i * ui + d[:, None] * ud,
+            (b[None, :] < B) & (d[:, None] < D),
+            0.0,
+        )
+        total += tl.dot(u_i.to(tl.float32), g, input_precision=PRECISION)
+        whole += tl.sum(s, 0)
+    at = dW + i * wi + d[:, None] * wd + (e * we + j * wj)[None, :]
+    tl.store(at, total, (d[:, None] < D) & real[None, :])
+    tl.store(dbias + j * E + e, whole, real & (i == 0))
+
+
+@triton.jit
+def tile_forward(
+    u, W, so_far, lse, parts,
+    B, I, E, J, wj, wi, we, size,  # noqa: E741
+    D: tl.constexpr, DK: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr,
+    LEAKY: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Many input capsules: Σ_i c_ij û_{j|i} of some images over `size` capsules i, one part of s [B,J,E].
+
+    Of the coupling, lse_i = log Σ_j e^(b_ij) is left for the way back.
+    """
+    b = tl.program_id(0).to(tl.int64) * BB + tl.arange(0, BB)
+    start = tl.program_id(1) * size
+    n, d = tl.arange(0, JP * EP), tl.arange(0, DK)
+    real = (n // EP < J) & (n % EP < E)
+    at = b[:, None] * J * E + ((n // EP) * E + n % EP)[None, :]
+    here = (b[:, None] < B) & real[None, :]
+    sums = tl.reshape(tl.load(so_far + at, here, 0.0), [BB, JP, EP])
+    total = tl.zeros([BB, JP, EP], tl.float32)
+    u_at, w_at = b[:, None] * I * D + d[None, :], ((n // EP) * wj + (n % EP) * we)[:, None] + d[None, :]
+    some, matrix = (b[:, None] < B) & (d[None, :] < D), real[:, None] & (d[None, :] < D)
+    for i in range(start, tl.minimum(start + size, I)):
+        u_i = tl.load(u + u_at + i * D, some, 0.0).to(tl.float32)
+        w_i = tl.load(W + w_at + i * wi, matrix, 0.0).to(tl.float32)
+        votes = tl.reshape(tl.dot(u_i, tl.trans(w_i), input_precision=PRECISION), [BB, JP, EP])
+        c, norm = couple(tl.sum(votes * sums, 2), tl.arange(0, JP)[None, :] < J, LEAKY)
+        tl.store(lse + b[:, None] * I + i, norm, b[:, None] < B)
+        total += votes * c[:, :, None]
+    part = parts + tl.program_id(1).to(tl.int64) * B * J * E
+    tl.store(part + at, tl.reshape(total, [BB, JP * EP]), here)
+
+
+@triton.jit
+def finish(
+    parts, bias, so_far, s, v,
+    B, size, E, count, share,
+    JP: tl.constexpr, EP: tl.constexpr, BIASED: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """The parts of one image's s [J,E] added up and squashed: v at the last, else one more in so_far."""
+    n = tl.program_id(0).to(tl.int64)
+    j, e = tl.arange(0, JP)[:, None], tl.arange(0, EP)[None, :]
+    at = j * E + e
+    real = (at < size) & (e < E)
+    total = tl.zeros([JP, EP], tl.float32)
+    for part in range(count):
+        total += tl.load(parts + (part * B + n) * size + at, real, 0.0)
+    total *= share
+    if BIASED:
+        total += tl.load(bias + at, real, 0.0).to(tl.float32)
+    if LAST:
+        tl.store(s + n * size + at, total, real)
+        tl.store(v + n * size + at, squash(total, 1), real)
+    else:
+        sums = tl.load(so_far + n * size + at, real, 0.0)
+        tl.store(so_far + n * size + at, sums + squash(total, 1), real)
+
+
+@triton.jit
+def pull_squash(dv, s, ds, size, E, vb, vj, ve, JP: tl.constexpr, EP: tl.constexpr):
+    """ds [J,E] of one image from dv."""
+    n = tl.program_id(0).to(tl.int64)
+    j, e = tl.arange(0, JP)[:, None], tl.arange(0, EP)[None, :]
+    at = j * E + e
+    real = (at < size) & (e < E)
+    pulled = tl.load(dv + n * vb + j * vj + e * ve, real, 0.0).to(tl.float32)
+    tl.store(ds + n * size + at, unsquash(tl.load(s + n * size + at, real, 0.0), pulled, 1), real)
+
+
+@triton.jit
+def agreement(
+    so_far, w_j, u_t, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, PRECISION: tl.constexpr
+):
+    """b_ij = û_{j|i} · so_far_j = u_i · (W_ijᵀ so_far_j): so_far_j [B,E], W_j [E,I·D], u [B,I·D] -> [B,I]."""
+    q = tl.dot(so_far, w_j, input_precision=PRECISION)
+    return tl.sum(tl.reshape(q * u_t, [BB, IB, DP]), 2)
+
+
+@triton.jit
+def spread(c, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
+    """c [B,I] repeated for every d, [B,I·D]."""
+    return tl.reshape(tl.broadcast_to(c[:, :, None], [BB, IB, DP]), [BB, IB * DP])
+
+
+@triton.jit
+def tile_backward(
+    u, W, so_far, ds, lse, du, dW,
+    B, I, E, J, wj, wi, we,  # noqa: E741
+    D: tl.constexpr, DP: tl.constexpr, EK: tl.constexpr, IB: tl.constexpr, BB: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Many input capsules: ∂u_i and ∂W_i of some i; the coupling is e^(b - lse), its logits computed anew."""
+    n, k = tl.arange(0, IB * DP), tl.arange(0, EK)
+    i, d = tl.program_id(0) * IB + n // DP, n % DP
+    some = tl.program_id(0) * IB + tl.arange(0, IB)
+    real = (i < I) & (d < D)
+    w_at = i[None, :] * wi + k[:, None] * we + d[None, :]
+    matrix = (k[:, None] < E) & real[None, :]
+    for first in range(0, B, BB):
+        b = first + tl.arange(0, BB).to(tl.int64)[:, None]
+        here = (b < B) & real[None, :]
+        row = b * I * D + (i * D + d)[None, :]
+        u_t = tl.load(u + row, here, 0.0).to(tl.float32)
+        norm = tl.load(lse + b * I + some[None, :], (b < B) & (some[None, :] < I), 0.0)
+        du_t = tl.zeros([BB, IB * DP], tl.float32)
+        for j in range(J):
+            at, capsule = (b * J + j) * E + k[None, :], (b < B) & (k[None, :] < E)
+            w_j = tl.load(W + j * wj + w_at, matrix, 0.0).to(tl.float32)
+            ds_j = tl.load(ds + at, capsule, 0.0)
+            b_j = agreement(tl.load(so_far + at, capsule, 0.0), w_j, u_t, BB, IB, DP, PRECISION)
+            c = spread(tl.exp(b_j - norm), BB, IB, DP)
+            du_t += c * tl.dot(ds_j, w_j, input_precision=PRECISION)
+            dw_j = tl.dot(tl.trans(ds_j), c * u_t, input_precision=PRECISION)
+            if first:
+                dw_j += tl.load(dW + j * wj + w_at, matrix, 0.0)
+            tl.store(dW + j * wj + w_at, dw_j, matrix)
+        tl.store(du + row, du_t, here)
+
+
+@triton.jit
+def whole(x):
+    """The nearest integer, half to even; NaN and what is too large become so large that the range is left."""
+    size = tl.abs(x)
+    near = tl.where(size < 8388608.0, (size + 8388608.0) - 8388608.0, size)
+    near = tl.minimum(tl.where(near == near, near, 4.6e18), 4.6e18)
+    return tl.where(x < 0, -near, near).to(tl.int64)
+
+
+@triton.jit
+def momentum_layer(
+    grid, word, W, bias, gx, gv, new_grid, new_word, new_gx, new_gv, peak, x, c, ds,
+    B, J, E, wj, wi, we, wd, share, gain, unit, gamma, back,
+    D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr,
+    ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """One exact step of one image around a routed layer, or its inverse together with its gradient.
+
+    Both directions are this one program, so that a layer computed again gives the same bits. Forth: the state
+    (grid, word) after the layer, and the largest |x|. Back: the state before it, the gradients of x and the
+    velocity there, and x, c and ds for the gradient of W.
+    """
+    n = tl.program_id(0).to(tl.int64)
+    i, e, j = tl.arange(0, JP), tl.arange(0, EP), tl.arange(0, JP)
+    i3, e3, j3 = i[:, None, None], e[None, :, None], j[None, None, :]
+    real3 = (i3 < J) & (e3 < E) & (j3 < J)
+    w_at = W + i3 * wi + e3 * we + j3 * wj
+    votes = tl.zeros([JP, EP, JP], tl.float32)
+    for d in tl.static_range(D):
+        at = n * J * E + i3 * E + d
+        moved = whole(tl.load(word + at, i3 < J, 0).to(tl.float32) * unit)
+        x_d = (tl.load(grid + at, i3 < J, 0) - back * moved).to(tl.int32).to(
+            tl.float32
+        ) * 2.384185791015625e-07
+        votes += x_d * tl.load(w_at + d * wd, real3, 0.0)
+    e2, j2 = e[:, None], j[None, :]
+    real, at = (e2 < E) & (j2 < J), n * J * E + j2 * E + e2
+    offset = tl.load(bias + j2 * E + e2, real, 0.0) if BIASED else tl.zeros([EP, JP], tl.float32)
+    s, so_far = agree(votes, offset, j2, J, share, ITERATIONS, LEAKY)
+    added = whole(squash(s, 0) * gain)
+    state, speed = tl.load(grid + at, real, 0).to(tl.int64), tl.load(word + at, real, 0)
+    if back == 0:
+        speed += added
+        state += whole(speed.to(tl.float32) * unit)
+        reached = tl.max(tl.max(tl.abs(state).to(tl.float32), 1), 0) * 2.384185791015625e-07
+        tl.store(peak + n, tl.maximum(tl.load(peak + n), reached))
+    else:
+        state -= whole(speed.to(tl.float32) * unit)
+        speed -= added
+        tl.store(x + at, state.to(tl.int32).to(tl.float32) * 2.384185791015625e-07, real)
+        pulled = tl.load(gx + at, real, 0.0) + tl.load(gv + at, real, 0.0)
+        tl.store(new_gv + at, gamma * pulled, real)
+        pulled = unsquash(s, (1 - gamma) * pulled, 0)
+        coupling, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j2 < J, LEAKY)
+        tl.store(ds + n * E * J + e2 * J + j2, pulled, real)
+        tl.store(c + (i[:, None] * B + n) * J + j2, coupling, (i[:, None] < J) & (j2 < J))
+        g = coupling[:, None, :] * pulled[None, :, :]
+        for d in tl.static_range(D):
+            du = tl.sum(tl.sum(tl.load(w_at + d * wd, real3, 0.0) * g, 2), 1)
+            at_i = n * J * E + i * E + d
+            tl.store(new_gx + at_i, tl.load(gx + at_i, i < J, 0.0) + du, i < J)
+    tl.store(new_grid + at, state.to(tl.int32), real)
+    tl.store(new_word + at, speed, real)

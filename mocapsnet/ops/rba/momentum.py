@@ -1,0 +1,98 @@
+"""Routed layers with momentum in exact arithmetic as one function, a Triton program per layer and direction.
+
+It computes what the driver in nn/reversible.py computes with memory="reverse", which stays the specification.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mocapsnet.ops.momentum import X_BITS, ExactArithmetic, State, from_bytes, moved, shifted, to_float
+from mocapsnet.ops.order import power
+from mocapsnet.ops.rba import kernels
+from mocapsnet.ops.rba.fused import weight_gradients
+
+
+class Momentum(torch.autograd.Function):
+    """x, the velocity and max |x| after all layers; the way back undoes a layer as it differentiates it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        velocity: Tensor,
+        arithmetic: ExactArithmetic,
+        iterations: int,
+        leaky: bool,
+        *weights: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """weights are W [J,J,E,E] and the bias [J,E] or None, layer after layer."""
+        began = arithmetic.begin(x.detach(), velocity.detach())
+        grid, word = (kept.contiguous() for kept in began.kept)
+        peak = grid.new_zeros(len(grid), dtype=torch.float32)
+        ctx.options = arithmetic, iterations, leaky
+        spilled: dict[int, Tensor] = {}
+        for n, stage in enumerate(arithmetic.stages):
+            spilled |= arithmetic.spilled(n, State(x, velocity, (grid, word)))
+            word = shifted(word, stage.shift)
+            after = torch.empty_like(grid), torch.empty_like(word)
+            # The tensors of the way back are not touched: any will do.
+            walk(
+                n, ctx.options, weights, (grid, word, *[peak] * 2), (*after, *[peak] * 2), [peak] * 4, back=0
+            )
+            grid, word = after
+        ctx.save_for_backward(grid, word, *spilled.values(), *weights)
+        ctx.spilling = tuple(spilled)
+        ctx.set_materialize_grads(False)
+        reached = peak.amax() if began.peak is None else torch.maximum(peak.amax(), began.peak)
+        ctx.mark_non_differentiable(reached)
+        speed = moved(word, arithmetic.stages[-1].unit, x.dtype).mul_(2.0**-X_BITS)
+        return to_float(grid, x.dtype), speed, reached
+
+    @staticmethod
+    def backward(ctx: Any, gx: Tensor | None, gv: Tensor | None, _: None) -> tuple[Any, ...]:
+        """Gradients of x, of the velocity and of all weights."""
+        grid, word, *kept = ctx.saved_tensors
+        count = len(ctx.spilling)
+        spilled, weights = dict(zip(ctx.spilling, kept[:count], strict=True)), kept[count:]
+        B, J, E = grid.shape
+        gradient = [
+            torch.zeros_like(grid, dtype=torch.float32) if g is None else g.contiguous() for g in (gx, gv)
+        ]
+        # x, c and ds of the layer at hand, for the gradient of its weights.
+        x, c, ds = (gradient[0].new_empty(shape) for shape in ((B, J, E), (J, B, J), (B, E, J)))
+        found: list[Tensor | None] = []
+        for n in reversed(range(len(ctx.options[0].stages))):
+            before = [torch.empty_like(part) for part in (grid, word, *gradient)]
+            walk(n, ctx.options, weights, (grid, word, *gradient), before, [x, x, c, ds], back=1)
+            dW, dbias = weight_gradients(x, weights[2 * n], c, ds)
+            found = [dW, None if weights[2 * n + 1] is None else dbias, *found]
+            grid, word, *gradient = before
+            if n in spilled:
+                word = (word << ctx.options[0].stages[n].shift) + from_bytes(spilled[n])
+        return *gradient, None, None, None, *found
+
+
+def walk(
+    n: int,
+    options: tuple[ExactArithmetic, int, bool],
+    weights: Sequence[Tensor | None],
+    state: Sequence[Tensor],
+    moved_on: Sequence[Tensor],
+    beside: Sequence[Tensor],
+    back: int,
+) -> None:
+    """Take the state (grid, word, and their gradients) through layer n, forth or back."""
+    arithmetic, iterations, leaky = options
+    W, bias = weights[2 * n : 2 * n + 2]
+    assert W is not None
+    B, J, E = state[0].shape
+    grid, word, gx, gv = state
+    stage = arithmetic.stages[n]
+    kernels.momentum_layer[(B,)](
+        grid, word, W, W if bias is None else bias.contiguous(), gx, gv, *moved_on, *beside,
+        B, J, E, *W.stride(), 1 / (J + leaky), stage.gain, stage.unit, arithmetic.gamma, back,
+        D=E, EP=power(E), JP=power(J), ITERATIONS=iterations, LEAKY=leaky, BIASED=bias is not None, num_warps=8,
+    )  # fmt: skip

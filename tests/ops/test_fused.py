@@ -1,0 +1,242 @@
+"""The fused routing against its reference, interpreted on a CPU or compiled on a GPU."""
+
+import pytest
+import torch
+from torch import nn
+
+import mocapsnet as mc
+from mocapsnet.errors import CannotRun
+from mocapsnet.nn.routing import CapsLayer
+from mocapsnet.ops import backend, order
+from mocapsnet.ops.rba import fused
+from mocapsnet.ops.rba.reference import rba as reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# B, J, I, D, E
+SHAPES = [(1, 1, 1, 1, 1), (3, 4, 5, 3, 8), (17, 3, 7, 8, 5), (2, 10, 20, 8, 16)]
+
+
+@pytest.fixture(params=["image", "tile"])
+def regime(request, monkeypatch):
+    """A program for an image, or programs for tiles of images and input capsules."""
+    if request.param == "tile":
+        monkeypatch.setattr(order, "IMAGE_VOTES", 0)
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def full_precision():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def poisoned():
+    """Every new buffer is full of NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def leaves(shape, biased=True, scale=0.5):
+    B, J, I, D, E = shape  # noqa: E741
+    tensors = [torch.randn(B, I, D), scale * torch.randn(J, I, E, D), 0.3 * torch.randn(J, E)]
+    return [tensor.to(DEVICE).requires_grad_() for tensor in tensors[: 3 if biased else 2]]
+
+
+def everything(op, inputs, **options):
+    """v and all gradients."""
+    v = op(*inputs, **options)
+    weights = torch.linspace(-1, 2, v.numel(), dtype=torch.float64).view_as(v).to(v)
+    return [v, *torch.autograd.grad((weights * v).sum(), inputs)]
+
+
+def exactly(inputs, **options):
+    """The same from the reference in float64."""
+    inputs = [x.detach().double().requires_grad_() for x in inputs]
+    return everything(lambda *args, **kwargs: reference(*args, **kwargs)[0], inputs, **options)
+
+
+def errors(found, truth):
+    return torch.stack([(x - y).norm() / (1e-30 + y.norm()) for x, y in zip(found, truth, strict=True)])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("iterations", "leaky"), [(1, False), (3, False), (2, True), (5, True)])
+def test_values_and_gradients_are_the_references(shape, iterations, leaky, regime, poisoned):
+    inputs = leaves(shape, biased=iterations != 2)
+    options = {"iterations": iterations, "leaky": leaky}
+    found = everything(fused.rba, inputs, **options)
+    assert {x.dtype for x in found} == {torch.float32}
+    assert (errors(found, exactly(inputs, **options)) < 3e-6).all()
+
+
+def test_the_error_is_at_most_twice_the_references(regime):
+    ratios = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inputs = leaves((3, 5, 9, 8, 8))
+        truth = exactly(inputs)
+        ours = errors(everything(fused.rba, inputs), truth)
+        theirs = errors(everything(lambda *args: reference(*args)[0], inputs), truth)
+        ratios.append(ours / (theirs + 1e-7))
+    assert (torch.stack(ratios).median(0).values <= 2).all()
+
+
+def test_the_order_of_weights_in_memory_changes_nothing(regime):
+    u, W, bias = leaves((3, 5, 9, 8, 8))
+    found = everything(fused.rba, [u, W, bias])
+    other = order.laid_out(W.detach()).requires_grad_()
+    holes = torch.stack([W.detach(), W.detach()], -1)[..., 0].requires_grad_()
+    for weights in (other, holes):
+        again = everything(fused.rba, [u, weights, bias])
+        assert all(map(torch.equal, found, again))
+
+
+def test_gradients_at_zero_are_finite(regime):
+    inputs = leaves((2, 3, 5, 4, 4))
+    with torch.no_grad():
+        for tensor in inputs:
+            tensor.zero_()
+    assert all(x.isfinite().all() for x in everything(fused.rba, inputs))
+
+
+def test_an_empty_batch_has_gradients_of_zero(regime):
+    inputs = leaves((0, 3, 5, 4, 4))
+    v, _, dW, dbias = everything(fused.rba, inputs)
+    assert v.shape == (0, 3, 4)
+    assert not dW.any() and not dbias.any()
+
+
+def test_torch_knows_the_op(regime):
+    u, W, bias = leaves((2, 3, 5, 4, 4))
+    torch.library.opcheck(fused.route, (u, W, bias, 2, False))
+    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach()), None, 1, True))
+
+
+def test_a_compiled_graph_holds_it_as_one_op(regime):
+    inputs = leaves((2, 3, 5, 4, 4))
+    compiled = torch.compile(
+        lambda u, W, bias: mc.ops.rba(u, W, bias, backend="fused"), backend="aot_eager", fullgraph=True
+    )
+    found, expected = everything(compiled, inputs), everything(fused.rba, inputs)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            lambda u, W: mc.ops.rba(u, W, gradient="all", backend="fused"),
+            "gradient must be 'last', got 'all'",
+        ),
+        (lambda u, W: mc.ops.rba(u.double(), W, backend="fused"), "u and W are torch.float64"),
+        (
+            lambda u, W: mc.ops.rba(u, W.repeat(1000, 1, 1, 1), backend="fused"),
+            "at most 1024, got 3000 and 4",
+        ),
+        (lambda u, W: mc.ops.rba(u.to("meta"), W.to("meta"), backend="fused"), "u is on meta"),
+        (lambda u, W: torch.func.vmap(lambda u: mc.ops.rba(u[None], W, backend="fused"))(u), "torch.func"),
+        (lambda u, W: mc.ops.sda(u, W, backend="fused"), "no fused kernel for sda"),
+        (lambda u, W: mc.ops.em(u, W, backend="fused"), "no fused kernel for em"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_with_the_reason(change, why):
+    u, W, _ = (x.detach() for x in leaves((2, 3, 5, 4, 4)))
+    with pytest.raises(CannotRun, match=why):
+        change(u, W)
+
+
+def test_without_a_gpu_or_the_interpreter_it_is_refused(monkeypatch):
+    monkeypatch.setattr(backend, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CannotRun, match="needs a CUDA GPU, or TRITON_INTERPRET=1"):
+        CapsLayer(5, 4, 3, 4, backend="fused")
+    u, W = torch.randn(2, 5, 4), torch.randn(3, 5, 4, 4)
+    with pytest.raises(CannotRun, match="needs a CUDA GPU, or TRITON_INTERPRET=1"):
+        mc.ops.rba(u, W, backend="fused")
+    assert mc.ops.rba(u, W, backend="auto").shape == (2, 3, 4)
+
+
+def momentum(backend, layers, gamma, routing="rba", routing_bias=0.1):
+    """A sequence of layers of that backend, its weights drawn alike."""
+    torch.manual_seed(0)
+    options = {"weight_std": 0.5, "routing_bias": routing_bias, "backend": backend}
+    return mc.MomentumSequence([CapsLayer(5, 4, 5, 4, routing, **options) for _ in range(layers)], gamma).to(
+        DEVICE
+    )
+
+
+def walked(sequence, x, velocity):
+    """State, velocity and gradients of everything."""
+    y, w = sequence(x, velocity=velocity, return_velocity=True)
+    leaves = [x, *([] if velocity is None else [velocity]), *sequence.parameters()]
+    return [y, w, *torch.autograd.grad((y * torch.arange(20.0, device=DEVICE).view(5, 4) + w).sum(), leaves)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "gamma", "options", "moving"),
+    [
+        (4, 0.9, {}, True),
+        (3, 0.5, {"routing": "leaky-rba"}, False),
+        (3, 0.9, {"routing_bias": None}, True),
+        # Bits are spilled on the way.
+        (9, 0.1, {}, True),
+    ],
+    ids=str,
+)
+def test_a_fused_sequence_does_what_the_driver_does(layers, gamma, options, moving, poisoned):
+    one, other = (momentum(backend, layers, gamma, **options) for backend in ("fused", "reference"))
+    x = torch.randn(3, 5, 4, device=DEVICE, requires_grad=True)
+    velocity = torch.randn(3, 5, 4, device=DEVICE, requires_grad=True) if moving else None
+    assert one.fused(x, velocity) is not None
+    assert other.fused(x, velocity) is None
+    found, expected = walked(one, x, velocity), walked(other, x, velocity)
+    assert (errors(found, expected) < 3e-5).all()
+
+
+def test_a_fused_sequence_comes_back_to_where_it_began():
+    sequence = momentum("fused", 12, 0.6)
+    x = (torch.randn(2, 5, 4, device=DEVICE) * 2**10).round() / 2**10
+    seen = []
+    start = torch.cuda.synchronize if DEVICE == "cuda" else (lambda: None)
+    from mocapsnet.ops.rba import momentum as module
+
+    walk = module.walk
+
+    def watch(n, options, weights, state, moved_on, beside, back):
+        walk(n, options, weights, state, moved_on, beside, back)
+        start()
+        seen.append((n, back, [part.clone() for part in (state if back == 0 else moved_on)[:2]]))
+
+    module.walk = watch
+    try:
+        sequence(x.requires_grad_()).sum().backward()
+    finally:
+        module.walk = walk
+    forth = {n: state for n, back, state in seen if back == 0}
+    returned = {n: state for n, back, state in seen if back == 1}
+    assert forth.keys() == returned.keys() == set(range(12))
+    assert all(torch.equal(a, b) for n in forth for a, b in zip(forth[n], returned[n], strict=True))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sequence: sequence.layers[1].register_forward_hook(lambda *_: None),
+        lambda sequence: setattr(sequence, "check", "raise"),
+        lambda sequence: setattr(sequence, "memory", "store"),
+        lambda sequence: setattr(sequence.layers[1], "iterations", 2),
+        lambda sequence: sequence.layers.append(nn.Identity()),
+    ],
+)
+def test_the_driver_walks_where_the_fused_function_must_not(change):
+    sequence = momentum("fused", 2, 0.9)
+    change(sequence)
+    x = torch.randn(2, 5, 4, device=DEVICE, requires_grad=True)
+    calls = []
+    sequence.layers[0].forward = lambda x, forward=sequence.layers[0].forward: calls.append(1) or forward(x)
+    sequence(x).sum().backward()
+    assert calls
