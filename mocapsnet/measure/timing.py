@@ -103,8 +103,11 @@ class Peak:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        gc.collect()
-        self.before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        self.before = 0
+        if device.type == "cuda":
+            # What is freed only later would count as if it were not there.
+            gc.collect()
+            self.before = torch.cuda.memory_allocated(device)
 
     def of(self, function: Callable[[], object]) -> int | None:
         """The most that is allocated while a function runs."""
