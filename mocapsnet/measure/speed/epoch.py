@@ -65,9 +65,9 @@ def epochs_of(
     """Train one network: fit's row of each epoch, seconds of its evaluation, and seconds since the start."""
     way = how(settings, device)
     train_set, test_set, count = dataset.train.to(device), dataset.test.to(device), len(dataset.train.labels)
+    trained = Trained(model, train_set, settings.batch, way, device)
+    state = State({}, model, trained.optimizer.optimizer, trained.schedule)
     with float32_products(way.precision != "fp32"), compiled(model, way.compile):
-        trained = Trained(model, train_set, settings.batch, way, device)
-        state = State({}, model, trained.optimizer.optimizer, trained.schedule)
         # A whole batch and an epoch's last one: each is compiled and captured before the clock runs.
         first, *_, last = [*batches(count, settings.batch, 0, 0, device)] * 2
         for indices, offsets in [first, last] * (WARM_UP + 1):

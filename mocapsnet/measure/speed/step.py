@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from mocapsnet.data import Split
-from mocapsnet.data.augment import standardise, to_pixels
+from mocapsnet.data.augment import PAD, crop, standardise, to_pixels
 from mocapsnet.losses import capsule_loss
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.naive import Naive
@@ -173,7 +173,8 @@ def convolutions_contender(
     channels_last(model, device)
     stack.enter_context(compiled(convolutions, how.compile))
     fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[how.precision])
-    images = standardise(to_pixels(data.images[:batch]))
+    # In the order of memory that a step's crop leaves.
+    images = standardise(to_pixels(crop(data.images[:batch], data.labels.new_full((batch, 2), PAD))))
     with fabric.autocast(), torch.no_grad():
         gradient = torch.randn_like(Convolutions.forward(convolutions, images))
 
