@@ -111,5 +111,5 @@ def draw(rows: Sequence[Any], settings: BenchSettings, place: str, path: Path) -
         axes.grid(alpha=0.3)
     what = f"{settings.dataset}, batch {settings.batch}, {settings.routing}"
     figure.suptitle(f"{what}; {place}", fontsize=11)
-    figure.legend(loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(loc="outside lower center", ncols=5 if len(panels) > 1 else 3, frameon=False)
     figure.savefig(path, dpi=130)
