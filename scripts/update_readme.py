@@ -113,7 +113,8 @@ COLUMNS = {
 
 def speed(what: str, place: str) -> str:
     """The rows of every bench of one thing in one kind of place."""
-    columns = COLUMNS[what] | (PEAK if place == "nvidia" and what != "routing" else {})
+    columns = ({"threads": ("threads", word)} if place == "cpu" else {}) | COLUMNS[what]
+    columns |= PEAK if place == "nvidia" and what != "routing" else {}
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for path in sorted((REPOSITORY / "results" / "speed").glob(f"{what}-*-{place}-*.csv")):
         with path.open(newline="") as file:

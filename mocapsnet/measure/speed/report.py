@@ -14,7 +14,7 @@ STYLES = {
     "rescapsnet": ("#1f78b4", "s-"),
     "capsnet": ("#e6550d", "^-"),
     "naive": ("#555555", "x:"),
-    "convolutions": ("#bbbbbb", "--"),
+    "convolutions": ("#bbbbbb", "_--"),
 }
 
 
