@@ -164,17 +164,14 @@ def inspect(settings: Settings, run: str | None) -> None:
 
 
 def bench(settings: BenchSettings, what: str) -> None:
-    """Measure what depth costs in memory and time; print a table, write a CSV and a picture."""
-    from mocapsnet.measure.memory import bench_memory
-    from mocapsnet.measure.report import table, write
-    from mocapsnet.ops.arguments import one_of
+    """Measure time and memory, after checks that all is right; print a table, write a CSV and a picture."""
+    from mocapsnet.measure.bench import bench
 
-    one_of("what", what, ("memory",))
-    rows = bench_memory(settings)
-    figures, picture = write(rows, settings)
-    print(table(rows))
+    table, figures, picture, drawn = bench(what, settings)
+    print(table)
     print(f"figures in {figures}")
-    print(f"picture in {picture}" if picture else "no picture without matplotlib: pip install matplotlib")
+    if drawn:
+        print(f"picture in {picture}" if picture else "no picture without matplotlib: pip install matplotlib")
 
 
 def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "CapsuleNetwork":
@@ -220,7 +217,8 @@ VERBS = {
 POSITIONALS = {
     "run": "The folder of a finished run.",
     "images": "Any pictures that Pillow opens.",
-    "what": "memory: bytes kept for backward, peak memory and time of a step against depth.",
+    "what": "step: a training step; memory: what depth costs in bytes; routing: each routing alone; "
+    "inference: classifying; epoch: whole epochs with evaluation.",
 }
 
 

@@ -77,7 +77,7 @@ def mismatch(name: str, value: str, hint: Any) -> str:
     if words:
         return f"--{name} must be one of {', '.join(words)}, got {value}{nearest(value, words)}"
     wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    wanted[list[int]] = "whole numbers such as [1,2,4]"
+    wanted |= {list[int]: "whole numbers such as [1,2,4]", list[str]: "words such as [mocapsnet,capsnet]"}
     return f"--{name} must be {' or '.join(wanted[kind] for kind in kinds)}, got {value}"
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
@@ -72,9 +73,63 @@ def where_it_pays() -> str:
     return "\n".join(lines) + "\n"
 
 
+def spread(row: dict[str, str], name: str) -> str:
+    """A median and its percentiles in ms."""
+    if not row[name]:
+        return ""
+    median, p20, p80 = (1000 * float(row[f"{name}{end}"]) for end in ("", "_p20", "_p80"))
+    digits = 0 if median >= 100 else 1 if median >= 10 else 2
+    return f"{median:.{digits}f} ({p20:.{digits}f} to {p80:.{digits}f})"
+
+
+def ratio(row: dict[str, str], name: str) -> str:
+    return f"{float(row[name]):.2f}" if row[name] else ""
+
+
+def mebibytes(row: dict[str, str], name: str) -> str:
+    return f"{int(row[name]) / MIB:,.0f}" if row[name] else ""
+
+
+def word(row: dict[str, str], name: str) -> str:
+    return row[name]
+
+
+RUN = {"data set": ("dataset", word), "batch": ("batch", word), "memory": ("memory", word)}
+NETWORK = RUN | {"blocks": ("blocks", word), "network": ("network", word)}
+RATIOS = {"/ convolutions": ("over_convolutions", ratio), "/ naive": ("over_naive", ratio)}
+PEAK = {"peak MiB": ("peak_bytes", mebibytes)}
+COLUMNS = {
+    "step": NETWORK
+    | {"step": ("seconds", spread), "forward and backward": ("forward_backward_seconds", spread)}
+    | RATIOS
+    | {"step / naive": ("step_over_naive", ratio)},
+    "inference": NETWORK | {"batch in ms": ("seconds", spread)} | RATIOS,
+    "routing": {"batch": ("batch", word)}
+    | {name: (name, word) for name in ("routing", "shape", "backend")}
+    | {"forward": ("forward_seconds", spread), "forward and backward": ("forward_backward_seconds", spread)}
+    | {"/ reference": ("over_reference", ratio)},
+}
+
+
+def speed(what: str, place: str) -> str:
+    """The rows of every bench of one thing in one kind of place."""
+    columns = ({"threads": ("threads", word)} if place == "cpu" else {}) | COLUMNS[what]
+    columns |= PEAK if place == "nvidia" and what != "routing" else {}
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for path in sorted((REPOSITORY / "results" / "speed").glob(f"{what}-*-{place}-*.csv")):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                lines.append("| " + " | ".join(cell(row, name) for name, cell in columns.values()) + " |")
+    return "\n".join(lines) + "\n" if lines[2:] else "No run yet.\n"
+
+
 TABLES = {
     ("README.md", "results"): accuracy,
     ("docs/reversible.md", "where-it-pays"): where_it_pays,
+    ("docs/performance.md", "step-cpu"): partial(speed, "step", "cpu"),
+    ("docs/performance.md", "inference-cpu"): partial(speed, "inference", "cpu"),
+    ("docs/performance.md", "routing-cpu"): partial(speed, "routing", "cpu"),
+    ("docs/performance.md", "step-gpu"): partial(speed, "step", "nvidia"),
 }
 
 

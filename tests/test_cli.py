@@ -9,7 +9,7 @@ import pytest
 
 import mocapsnet as mc
 from mocapsnet.cli import VERBS, main
-from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.measure.settings import READS, BenchSettings
 from mocapsnet.train.settings import Settings
 
 
@@ -33,9 +33,18 @@ def test_the_surface_is_pinned():
     )
     names = " ".join(field.name for field in dataclasses.fields(BenchSettings))
     assert names == (
-        "of depths batch capsules capsule_dim routing gamma dataset channels repeats device output"
+        "of depths networks naive_depths batch capsules capsule_dim routing gamma dataset channels repeats "
+        "device output backend memory arithmetic precision graph compile epochs data limit"
     )
-    assert BenchSettings().depths == [1, 2, 4, 8, 16, 32, 64]
+    assert list(READS) == ["step", "memory", "routing", "inference", "epoch"]
+    assert BenchSettings().blocks("memory") == [1, 2, 4, 8, 16, 32, 64]
+    assert BenchSettings().blocks("step") == BenchSettings().blocks("inference") == [*range(1, 9), 20]
+    assert BenchSettings().naive_blocks("step") == [1, 8]
+    assert [str(BenchSettings().folder(what)) for what in ("memory", "step", "epoch")] == [
+        "results/memory",
+        "results/speed",
+        "results/speed",
+    ]
 
 
 def test_every_constructor_argument_is_a_setting_with_the_same_default():
@@ -77,14 +86,44 @@ def test_the_three_networks_share_their_arguments():
         ("train --gamma 1", "gamma must be < 1, got 1"),
         ("train --skip block", "skip='block' is a residual trunk's and MoCapsNet has none; use ResCapsNet"),
         ("train --backend fused", "backend='fused' cannot run"),
-        ("bench speed", "what must be one of 'memory', got 'speed'"),
+        ("bench speed", "what must be one of 'step', 'memory', 'routing', 'inference', 'epoch', got 'speed'"),
+        ("bench stap", "got 'stap'; did you mean 'step'?"),
         ("bench memory --of trunks", "--of must be one of trunk, network, got trunks; did you mean trunk?"),
         ("bench memory --depths 4", "--depths must be whole numbers such as [1,2,4], got 4"),
-        ("bench memory --depths [1,many]", "--depths must be whole numbers such as [1,2,4], got many"),
+        ("bench memory --depths [1,many]", "--depths must be whole numbers such as [1,2,4], got [1, 'many']"),
         ("bench memory --depths [1,0]", "each of depths must be a whole number >= 1, got 0"),
         ("bench memory --depths []", "depths must hold one number of blocks or more, got []"),
         ("bench memory --batch 0", "batch must be a whole number >= 1, got 0"),
         ("bench memory --repeats 0", "repeats must be a whole number >= 1, got 0"),
+        ("bench step --networks []", "networks must hold one network or more, got []"),
+        ("bench step --networks [mocap]", "each of networks must be one of 'mocapsnet', 'rescapsnet', "),
+        (
+            "bench step --networks capsnet",
+            "--networks must be words such as [mocapsnet,capsnet], got capsnet",
+        ),
+        ("bench step --depths []", "depths must hold one number of blocks or more, got []"),
+        ("bench step --naive_depths [3] --depths [1,2]", "each of naive_depths must be among depths, got 3"),
+        ("bench step --batch 0", "batch must be a whole number >= 1, got 0"),
+        ("bench step --dataset cifar", "dataset must be one of"),
+        ("bench step --channels 30", "channels must be a multiple of capsule_dim 8, got 30; 24 is one"),
+        ("bench step --gamma 0", "gamma must be > 0 with memory='reverse', got 0"),
+        ("bench step --epochs 3", "bench step does not read epochs, got 3; epoch would"),
+        ("bench step --of network", "bench step does not read of, got 'network'; memory would"),
+        (
+            "bench memory --memory store",
+            "bench memory does not read memory, got 'store'; step, inference, epoch",
+        ),
+        (
+            "bench routing --depths [1]",
+            "bench routing does not read depths, got [1]; step, memory, inference, ",
+        ),
+        ("bench routing --repeats 0", "repeats must be a whole number >= 1, got 0"),
+        ("bench epoch --epochs 0", "epochs must be a whole number >= 1, got 0"),
+        (
+            "bench epoch --dataset mnist6k --limit 5001",
+            "limit must be <= 5000, the training images there are",
+        ),
+        ("bench inference --backend fussed", "--backend must be one of auto, reference, fused, got fussed"),
         ("bench memory --device tpu", "--device must be one of auto, cuda, mps, cpu, got tpu"),
     ],
 )

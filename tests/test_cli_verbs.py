@@ -268,6 +268,19 @@ def test_bench_prints_what_it_writes(of, tmp_path, capsys):
     assert sorted(tmp_path.joinpath("out").iterdir()) == sorted([figures, picture])
 
 
+def test_a_bench_of_speed_prints_what_it_writes(tmp_path, capsys):
+    words = ("--batch", 2, "--capsules", 3, "--capsule_dim", 4, "--channels", 4, "--dataset", "mnist6k")
+    words += ("--epochs", 2, "--limit", 4, "--networks", "[capsnet]", "--device", "cpu", "--output", tmp_path)
+    head, *table, last = call(capsys, "bench", "epoch", *words).splitlines()
+    assert last.startswith("figures in ")
+    with Path(last.removeprefix("figures in ")).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert head.split()[:3] == ["network", "blocks", "epoch"]
+    for line, row in zip(table, rows, strict=True):
+        assert line.split()[:3] == ["capsnet", "1", row["epoch"]]
+        assert line.split()[3] == f"{float(row['train_seconds']):,.2f}"
+
+
 def test_bench_draws_nothing_without_matplotlib_and_says_why(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

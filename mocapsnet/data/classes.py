@@ -35,6 +35,16 @@ SHAPES = {
     "cifar100": (3, 32, 32),
 }
 
+# Of training and of test images.
+COUNTS = {
+    "mnist6k": (5_000, 1_000),
+    "mnist": (60_000, 10_000),
+    "fashion_mnist": (60_000, 10_000),
+    "svhn": (73_257, 26_032),
+    "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000),
+}
+
 
 def shape_of(name: str) -> tuple[tuple[int, int, int], int]:
     """(C, H, W) and the number of classes of a data set with a known name."""

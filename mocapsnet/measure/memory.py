@@ -1,37 +1,31 @@
 """What depth costs: bytes kept for backward, peak memory and time of a step, per memory and arithmetic."""
 
 import gc
-import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from tqdm import tqdm
 
 from mocapsnet.data.augment import standardise
 from mocapsnet.data.classes import shape_of
-from mocapsnet.errors import Irreproducible, WrongArgument
+from mocapsnet.errors import Irreproducible
 from mocapsnet.losses import capsule_loss
 from mocapsnet.measure.inspect import bytes_for_backward
-from mocapsnet.measure.report import Row
+from mocapsnet.measure.memory_report import Row
 from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.measure.timing import attempt, cells, progress, seconds_of, sized, times_of
 from mocapsnet.nn.inversion import relative_error
 from mocapsnet.nn.network import MoCapsNet
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
-from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train.fit import pick_device
 
 # Deeper trunks are not reconstructed well in floats; their error is measured and not refused.
 FLOAT_LAYERS = 16
-T = TypeVar("T")
 
 
 class TorchCheckpoint(nn.Module):
@@ -138,19 +132,7 @@ class Step:
     def seconds(self, variant: str) -> float:
         """The time of one step."""
         self.use(variant)
-        synchronize = torch.get_device_module(self.device).synchronize
-        synchronize()
-        if self.device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            self.finish(self.forward())
-            end.record()
-            synchronize()
-            return start.elapsed_time(end) / 1000
-        begun = time.perf_counter()
-        self.finish(self.forward())
-        synchronize()
-        return time.perf_counter() - begun
+        return seconds_of(lambda: self.finish(self.forward()), self.device)[0]
 
 
 def make_step(settings: BenchSettings, blocks: int, device: torch.device) -> Step:
@@ -173,21 +155,6 @@ def make_step(settings: BenchSettings, blocks: int, device: torch.device) -> Ste
     trunk = nn.Sequential(OrderedDict(trunk=MomentumSequence(layers, gamma))).to(device)
     x = torch.randn(batch, capsules, dim).to(device).requires_grad_()
     return Step(trunk, (x,), lambda y: y.sum(), gamma)
-
-
-def attempt(function: Callable[[], T]) -> T | None:
-    """What a function gives; None where memory does not suffice for it."""
-    try:
-        return function()
-    except (torch.OutOfMemoryError, MemoryError):
-        pass
-    except RuntimeError as error:
-        # A CPU's allocator has no error of its own.
-        if "alloc_cpu" not in str(error):
-            raise
-    gc.collect()
-    torch.cuda.empty_cache()
-    return None
 
 
 def check(step: Step, layers: int, gamma: float, advance: Callable[[], object]) -> dict[str, float | None]:
@@ -231,10 +198,10 @@ def measure(step: Step, blocks: int, gamma: float, repeats: int, advance: Callab
     rows = []
     for variant, size in sizes.items():
         kept, after, peak = size or (None, None, None)
-        p20, median, p80 = np.percentile(times[variant], (20, 50, 80)).tolist() if size else (None,) * 3
+        told = cells(times_of(times[variant]) if size else None)
         note = "" if size else "out of memory"
         error = errors[variant]
-        rows.append(Row(variant, blocks, 2 * blocks, kept, after, peak, median, p20, p80, error, note))
+        rows.append(Row(variant, blocks, 2 * blocks, kept, after, peak, *told, error, note))
     return rows
 
 
@@ -243,34 +210,15 @@ def bench_memory(settings: BenchSettings) -> list[Row]:
 
     >>> bench_memory(BenchSettings(depths=[1, 2], batch=4, capsules=4, repeats=3))[0].kept_bytes
     """
-    one_of("of", settings.of, ("trunk", "network"))
-    if not settings.depths:
-        raise WrongArgument("depths must hold one number of blocks or more, got []; [1,2,4] holds three")
-    for blocks in settings.depths:
-        at_least("each of depths", blocks, 1)
-    for name in ("batch", "capsules", "capsule_dim", "repeats"):
-        at_least(name, getattr(settings, name), 1)
-    device, depths = pick_device(settings.device), sorted(set(settings.depths))
+    settings.check("memory")
+    device, depths = pick_device(settings.device), settings.blocks("memory")
     rows: list[Row] = []
-    with tqdm(
-        total=sum(depths) * len(VARIANTS) * (settings.repeats + 2),
-        bar_format="{desc} |{bar}| {remaining} left",
-        dynamic_ncols=True,
-        leave=False,
-        disable=not sys.stderr.isatty(),
-    ) as bar:
+    with progress(sum(depths) * len(VARIANTS) * (settings.repeats + 2)) as bar:
         for blocks in depths:
             bar.set_description(f"{blocks} blocks")
-            try:
+            with sized(f"{blocks} such blocks"):
                 step = make_step(settings, blocks, device)
-            except WrongArgument:
-                raise
-            except (RuntimeError, TypeError, MemoryError) as error:
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                raise WrongArgument(
-                    f"torch cannot make {blocks} such blocks, lower the sizes: {reason}"
-                ) from error
             # Before anything takes long: a folder that cannot be made is an error at once.
-            Path(settings.output).mkdir(parents=True, exist_ok=True)
+            settings.folder("memory").mkdir(parents=True, exist_ok=True)
             rows += measure(step, blocks, settings.gamma, settings.repeats, partial(bar.update, blocks))
     return rows

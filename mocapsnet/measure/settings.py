@@ -1,30 +1,71 @@
 """A bench, completely described. This file needs no torch, so that the command line can read it quickly."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
+
+from mocapsnet.errors import WrongArgument
+
+SIZES = ("batch", "capsules", "capsule_dim", "routing", "gamma", "dataset", "channels", "repeats", "device")
+NETWORK = ("networks", "naive_depths", *SIZES, "backend", "memory", "arithmetic")
+HOW = ("precision", "graph", "compile")
+# What each bench reads, in the order of its CSV; all read output too, and all but routing depths.
+READS: dict[str, tuple[str, ...]] = {
+    "step": (*NETWORK, *HOW),
+    "memory": ("of", *SIZES),
+    "routing": (*(name for name in SIZES if name not in ("routing", "gamma")), *HOW),
+    "inference": (*NETWORK, *HOW),
+    "epoch": (
+        *(name for name in NETWORK if name not in ("naive_depths", "repeats")),
+        *HOW,
+        *("epochs", "data", "limit"),
+    ),
+}
+DEPTHS = {
+    "step": [*range(1, 9), 20],
+    "memory": [1, 2, 4, 8, 16, 32, 64],
+    "routing": [],
+    "inference": [*range(1, 9), 20],
+    "epoch": [1],
+}
+# The naive version takes long: it is measured up to this depth if nothing else is said.
+DEEP = 8
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """Everything that `mocapsnet bench` takes beside what is measured.
+    """Everything that `mocapsnet bench` takes beside what is measured; what it does not read is refused.
 
     Attributes:
-        of: The momentum trunk alone, or a whole MoCapsNet with its loss and Adam.
-        depths: Depths in blocks of two routed layers.
+        of: For memory: the momentum trunk alone, or a whole MoCapsNet with its loss and Adam.
+        depths: Depths in blocks of two routed layers; null is 1 to 8 and 20, for memory 1 to 64, for epoch 1.
+        networks: Which networks are measured.
+        naive_depths: Where the naive version is measured too; null is the least depth and 8, or one below.
         batch: Images per step.
-        capsules: Capsules in every layer of the trunk.
+        capsules: Capsules in CapsLayer 1 and in every layer of the trunk.
         capsule_dim: Size of those capsules.
         routing: How capsules agree.
         gamma: The momentum term.
-        dataset: Whose image shape and classes a whole network has; its images are random.
-        channels: Channels of both convolutions of a whole network.
-        repeats: Timed steps of each variant; the table has their median.
+        dataset: Whose image shape and classes a network has; images are random, but an epoch's need not be.
+        channels: Channels of both convolutions.
+        repeats: How often each thing is timed; the table has the median.
         device: Where to compute; auto takes the best there is.
-        output: The folder for the CSV and the picture.
+        output: The folder for the CSV and the picture; null is results/speed, for memory results/memory.
+        backend: Which implementation of the routing runs.
+        memory: What a momentum trunk keeps for the backward pass.
+        arithmetic: What a momentum trunk computes its state in.
+        precision: Of convolutions and matrix products; auto is bf16-mixed on CUDA and fp32 elsewhere.
+        graph: auto replays what is timed as one CUDA graph where it can; off never does.
+        compile: Compile with torch.compile; null does so on CUDA.
+        epochs: For epoch: how many are timed.
+        data: For epoch: the folder that holds data sets; images are random where the data set is not in it.
+        limit: For epoch: how many training images are used; null is all.
     """
 
     of: Literal["trunk", "network"] = "trunk"
-    depths: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32, 64])
+    depths: list[int] | None = None
+    networks: list[str] = field(default_factory=lambda: ["mocapsnet", "rescapsnet", "capsnet"])
+    naive_depths: list[int] | None = None
     batch: int = 128
     capsules: int = 32
     capsule_dim: int = 8
@@ -34,4 +75,60 @@ class BenchSettings:
     channels: int = 256
     repeats: int = 10
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
-    output: str = "results/memory"
+    output: str | None = None
+    backend: Literal["auto", "reference", "fused"] = "auto"
+    memory: Literal["reverse", "checkpoint", "store"] = "reverse"
+    arithmetic: Literal["exact", "float"] = "exact"
+    precision: Literal["auto", "bf16-mixed", "tf32", "fp32"] = "auto"
+    graph: Literal["auto", "off"] = "auto"
+    compile: bool | None = None
+    epochs: int = 5
+    data: str = "data"
+    limit: int | None = None
+
+    def check(self, what: str) -> None:
+        """Refuse what is out of range, and a setting that this bench does not read."""
+        from mocapsnet.ops.arguments import at_least, one_of
+
+        one_of("what", what, READS)
+        usual = BenchSettings()
+        for name, value in vars(self).items():
+            if not reads(what, name) and value != getattr(usual, name):
+                others = ", ".join(bench for bench in READS if reads(bench, name))
+                raise WrongArgument(f"bench {what} does not read {name}, got {value!r}; {others} would")
+        if "of" in READS[what]:
+            one_of("of", self.of, ("trunk", "network"))
+        for name in ("batch", "capsules", "capsule_dim", "repeats", "epochs"):
+            at_least(name, getattr(self, name), 1)
+        if self.limit is not None:
+            at_least("limit", self.limit, 1)
+        if not self.networks:
+            raise WrongArgument("networks must hold one network or more, got []; [mocapsnet] holds one")
+        for network in self.networks:
+            one_of("each of networks", network, BenchSettings().networks)
+        if self.depths == []:
+            raise WrongArgument("depths must hold one number of blocks or more, got []; [1,2,4] holds three")
+        for blocks in self.depths or []:
+            at_least("each of depths", blocks, 1)
+        for blocks in self.naive_depths or []:
+            if blocks not in self.blocks(what):
+                raise WrongArgument(f"each of naive_depths must be among depths, got {blocks!r}")
+
+    def blocks(self, what: str) -> list[int]:
+        """The depths, each once, in order."""
+        return sorted(set(DEPTHS[what] if self.depths is None else self.depths))
+
+    def naive_blocks(self, what: str) -> list[int]:
+        """Those of the depths at which the naive version is measured."""
+        depths = self.blocks(what)
+        few = [depths[0], max((n for n in depths if n <= DEEP), default=depths[-1])]
+        return few if self.naive_depths is None else self.naive_depths
+
+    def folder(self, what: str) -> Path:
+        """Where figures go."""
+        return Path(self.output or f"results/{'memory' if what == 'memory' else 'speed'}")
+
+
+def reads(what: str, name: str) -> bool:
+    """Whether a bench reads a setting."""
+    return name in (*READS[what], "output") or (name == "depths" and bool(DEPTHS[what]))

@@ -45,6 +45,14 @@ class Run(NamedTuple):
     test_accuracy: float
 
 
+class How(NamedTuple):
+    """What a device computes in, and how: as graphs ("auto") or not ("off"), compiled or not."""
+
+    precision: str
+    graph: str
+    compile: bool
+
+
 def fit(
     model: CapsuleNetwork,
     dataset: Dataset,
@@ -84,12 +92,7 @@ def fit(
     check_seed(seed)
     check_rate(lr, decay)
     where = pick_device(device)
-    one_of("precision", precision, ("auto", *PRECISIONS))
-    one_of("graph", graph, ("auto", "off"))
-    if precision == "auto":
-        precision = "bf16-mixed" if where.type == "cuda" else "fp32"
-    if compile is None:
-        compile = where.type == "cuda"
+    how = choose(precision, graph, compile, where)
     check_fits(model, dataset)
     if limit is not None:
         dataset = dataset.limit(limit)
@@ -107,15 +110,15 @@ def fit(
         "validation": validation,
         "limit": limit,
         "seed": seed,
-        "precision": precision,
-        "compile": compile,
+        "precision": how.precision,
+        "compile": how.compile,
         # Behind the settings that change it, so that a resumed run is told those.
         "data_sha256": fingerprint(dataset),
     }
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{model.config['model'].lower()}-{dataset.slug}"
     folder = Path(output) if output else Path("runs") / name
     folder.mkdir(parents=True, exist_ok=True)
-    with checkpoint.locked(folder), deferred() as signals, float32_products(precision != "fp32"):
+    with checkpoint.locked(folder), deferred() as signals, float32_products(how.precision != "fp32"):
         return train(model, dataset, config, where, graph == "auto", folder, resume, signals)
 
 
@@ -206,6 +209,16 @@ def pick_device(name: str) -> torch.device:
     elif not AVAILABLE[name]():
         raise CannotRun(f"device={name!r} cannot be used: torch finds none here; use 'auto' or 'cpu'")
     return torch.device(name)
+
+
+def choose(precision: str, graph: str, compile: bool | None, device: torch.device) -> How:
+    """How a device computes: as was asked, and where that is left open, as suits it."""
+    one_of("precision", precision, ("auto", *PRECISIONS))
+    one_of("graph", graph, ("auto", "off"))
+    cuda = device.type == "cuda"
+    if precision == "auto":
+        precision = "bf16-mixed" if cuda else "fp32"
+    return How(precision, graph if cuda else "off", cuda if compile is None else compile)
 
 
 def check_fits(model: CapsuleNetwork, dataset: Dataset) -> None:

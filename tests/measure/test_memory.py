@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mocapsnet.errors import Irreproducible, WrongArgument
-from mocapsnet.measure import memory, report
+from mocapsnet.measure import memory, memory_report, report
 from mocapsnet.measure.inspect import bytes_for_backward
 from mocapsnet.measure.memory import VARIANTS, bench_memory, make_step
-from mocapsnet.measure.report import Row
+from mocapsnet.measure.memory_report import Row
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.nn.routing import CapsLayer
 
@@ -153,8 +153,8 @@ def test_a_variant_out_of_memory_has_a_row_and_the_others_go_on(settings, monkey
         else:
             assert row.seconds > 0
             assert not row.note
-    assert report.table(rows).count("out of memory") == 2
-    figures, picture = report.write(rows, settings)
+    assert memory_report.table(rows).count("out of memory") == 2
+    figures, picture = report.write("memory", rows, settings, memory_report.draw)
     assert figures.read_text().count("out of memory") == 2
     assert picture.stat().st_size > 10_000
 
@@ -166,7 +166,7 @@ def test_another_error_is_no_lack_of_memory():
 
 def test_a_line_of_the_csv_says_all_that_its_figures_hang_on(settings):
     rows = bench_memory(settings)
-    figures, picture = report.write(rows, settings)
+    figures, picture = report.write("memory", rows, settings, memory_report.draw)
     version = torch.__version__.split("+")[0]
     assert figures.name == f"memory-trunk-b3-c4-capsule-dim-2-cpu-1-thread-torch{version}.csv"
     assert picture == figures.with_suffix(".png")
@@ -188,10 +188,10 @@ def test_a_line_of_the_csv_says_all_that_its_figures_hang_on(settings):
 
 def test_the_name_of_a_network_tells_what_is_not_as_usual(tmp_path):
     other = replace(NETWORK, capsule_dim=8, channels=256, gamma=0.5, routing="leaky-rba")
-    assert report.file_name(other, "NVIDIA H200", "2.11.0+cu128") == (
+    assert report.file_name("memory", other, "NVIDIA H200", "2.11.0+cu128") == (
         "memory-network-b3-c4-routing-leaky-rba-gamma-0.5-dataset-mnist-nvidia-h200-torch2.11.0"
     )
-    assert report.file_name(BenchSettings(), "CPU, 2 threads", "2.13.0") == (
+    assert report.file_name("memory", BenchSettings(), "CPU, 2 threads", "2.13.0") == (
         "memory-trunk-b128-c32-cpu-2-threads-torch2.13.0"
     )
 
