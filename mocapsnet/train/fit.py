@@ -26,7 +26,7 @@ from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
 from mocapsnet.train.state import State, check_seed
-from mocapsnet.train.step import PRECISIONS, compiled, float32_products, make_step, tuned_convolutions
+from mocapsnet.train.step import PRECISIONS, compiled, float32_products, make_step
 
 # Images at once where none of them needs a gradient.
 TEST_BATCH = {"cpu": 500, "mps": 500, "cuda": 2000}
@@ -161,7 +161,6 @@ def train(
     step = make_step(fabric, network, model, fabric_optimizer, train_set, graphed)
     last_saved = time.perf_counter()
     with (
-        tuned_convolutions(),
         compiled(model, config["compile"]),
         Progress(epochs, count, state) as progress,
         record.Board(folder, state.rows) as board,
@@ -269,7 +268,7 @@ def lengths_of(model: CapsuleNetwork, images: Tensor) -> Tensor:
     model.eval()
     # What is compiled for training runs eagerly: every other size of batch would be compiled anew.
     stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
-    with stance, float32_products(tf32=False):
+    with stance, float32_products(tf32=False, tuned=False):
         parts = images.split(TEST_BATCH[images.device.type])
         found = [length(model.encode(standardise(to_pixels(part)))) for part in parts]
     model.train(was_training)

@@ -1,7 +1,7 @@
 """One training step on the device that holds the data, eager or replayed as one CUDA graph."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -190,23 +190,16 @@ def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def float32_products(tf32: bool) -> Iterator[None]:
-    """Whether matrix products and convolutions of float32 may round their inputs to tf32."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+def float32_products(tf32: bool, tuned: bool = True) -> Iterator[None]:
+    """Whether matrix products and convolutions of float32 may round their inputs to tf32.
 
-
-def tuned_convolutions() -> AbstractContextManager[object]:
-    """The fastest of cuDNN's algorithms that repeat to the bit, found by trying them once.
-
-    Its own guess for the weight gradient of the primary convolution takes twice the time on an H200.
+    tuned: of cuDNN's algorithms that repeat to the bit the fastest, found by trying them once. Its own guess
+    for the weight gradient of the primary convolution takes twice the time on an H200.
     """
-    return torch.backends.cudnn.flags(
-        enabled=True, benchmark=True, deterministic=True, allow_tf32=torch.backends.cudnn.allow_tf32
-    )
+    cudnn, before = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        with cudnn.flags(cudnn.enabled, benchmark=tuned, deterministic=True, allow_tf32=tf32):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,4 +1,4 @@
-"""Routing by agreement as one op for autograd and torch.compile, computed by the Triton programs of kernels.py."""
+"""Routing by agreement as one op for autograd and torch.compile, around the Triton programs of kernels.py."""
 
 import math
 from typing import Any

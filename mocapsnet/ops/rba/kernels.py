@@ -1,7 +1,7 @@
 """Triton programs of routing by agreement: votes live in registers alone, every sum has a fixed order.
 
-Two regimes. Few input capsules: a program holds all votes of one image. Many: a program takes some images through
-some input capsules, one at a time, and adds up its part of s. README.md derives what they compute.
+Two regimes. Few input capsules: a program holds all votes of one image. Many: a program takes some images
+through some input capsules, one at a time, and adds up its part of s. README.md derives what they compute.
 
 Sizes are padded to powers of two; what is padded is zero.
 """

@@ -94,5 +94,6 @@ def walk(
     kernels.momentum_layer[(B,)](
         grid, word, W, W if bias is None else bias.contiguous(), gx, gv, *moved_on, *beside,
         B, J, E, *W.stride(), 1 / (J + leaky), stage.gain, stage.unit, arithmetic.gamma, back,
-        D=E, EP=power(E), JP=power(J), ITERATIONS=iterations, LEAKY=leaky, BIASED=bias is not None, num_warps=8,
+        D=E, EP=power(E), JP=power(J), ITERATIONS=iterations, LEAKY=leaky, BIASED=bias is not None,
+        num_warps=8,
     )  # fmt: skip
