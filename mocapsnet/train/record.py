@@ -24,7 +24,9 @@ from mocapsnet.writing import write
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:
-    """Write config.yaml, which `mocapsnet train --config` takes to repeat the run."""
+    """Write config.yaml, which `mocapsnet train --config` takes to repeat the run, if flags can say it."""
+    if config["network"].keys() - {"image_shape", "classes"} - Settings.__annotations__.keys():
+        return
     network = {name: value for name, value in config["network"].items() if name in Settings.__annotations__}
     settings = {name: value for name, value in config.items() if name in Settings.__annotations__}
     if config["data"] is None:
