@@ -59,20 +59,19 @@ class ShallowCapsNet(Network):
     ) -> None:
         super().__init__()
         C, H, W = image_shape = checked_shape(image_shape)
-        if types is None:
-            types = max(channels // capsule_dim, 1)
         sizes = {
             "classes": classes,
             "capsule_dim": capsule_dim,
             "class_dim": class_dim,
             "channels": channels,
             "kernel_size": kernel_size,
-            "types": types,
         }
-        for name, value in sizes.items():
+        chosen = {"types": types, "second_kernel": second_kernel}
+        for name, value in (
+            *sizes.items(),
+            *((name, value) for name, value in chosen.items() if value is not None),
+        ):
             at_least(name, value, 1)
-        if second_kernel is not None:
-            at_least("second_kernel", second_kernel, 1)
         options: dict[str, Any] = {
             "routing": routing,
             "iterations": iterations,
@@ -89,12 +88,13 @@ class ShallowCapsNet(Network):
             "image_shape": [C, H, W],
             **sizes,
             **options,
-            "second_kernel": second_kernel,
+            **chosen,
             "same": same,
             "decoder": decoder,
             "extra_class": extra_class,
             "truncated": truncated,
         }
+        types = max(channels // capsule_dim, 1) if types is None else types
         kernels = [kernel_size] if second_kernel is None else [kernel_size, second_kernel]
         self.stems = nn.ModuleList(
             Stem(C if n == 0 else channels, channels, kernel) for n, kernel in enumerate(kernels)

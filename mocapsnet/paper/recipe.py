@@ -71,6 +71,7 @@ class Recipe:
     def smoke(self) -> "Recipe":
         """The same path in seconds: a small network, one epoch of few embedded digits."""
         small = {"channels": 16, "capsules": 4, "class_dim": 4, "types": 2}
+        short = {"warm_up": 0.5} if "warm_up" in self.training else {}
         own = signature(network_class(self.kind)).parameters
         changes = {name: value for name, value in small.items() if name in own}
         return replace(
@@ -80,7 +81,7 @@ class Recipe:
             network={**self.network, **changes, "blocks": min(self.blocks, 2)}
             if "blocks" in own
             else {**self.network, **changes},
-            training={**self.training, "epochs": 1, "batch": 50, "limit": 100},
+            training={**self.training, **short, "epochs": 1, "batch": 50, "limit": 100},
             members=min(self.members, 2),
         )
 

@@ -1,6 +1,5 @@
 """The training loop, to be read from top to bottom."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_weights
 from mocapsnet.train.objective import Objective
 from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, cosine, make_optimizer, set_rate
-from mocapsnet.train.options import check_options
+from mocapsnet.train.options import check_options, check_same_run, fingerprint
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
@@ -139,7 +138,9 @@ def fit(
     if limit is not None:
         dataset = dataset.limit(limit)
     dataset = dataset.hold_out(validation, seed)
-    model.preprocessing = preprocessing_of(dataset, normalise, window)
+    model.preprocessing = {} if window is None else {"window": window}
+    if normalise == "dataset":
+        model.preprocessing |= mean_and_std(dataset.train)
     config = {
         "network": model.config,
         "dataset": dataset.name,
@@ -292,27 +293,6 @@ def check_fits(model: Network, dataset: Dataset, window: int | None = None) -> N
         )
 
 
-def preprocessing_of(dataset: Dataset, normalise: str, window: int | None) -> dict[str, Any]:
-    """What images need beyond standardising each."""
-    return {
-        **(mean_and_std(dataset.train) if normalise == "dataset" else {}),
-        **({} if window is None else {"window": window}),
-    }
-
-
-def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) -> None:
-    """Refuse to go on with a run that was another one; only Adam's may be given more epochs, if it decays."""
-    was, now = ({**told, **told["network"], "network": None} for told in (saved["config"], config))
-    open_ended = config["optimizer"] == "adam" and config["schedule"] == "exponential"
-    more = open_ended and (config["epochs"], 0) >= (saved["epoch"], saved["step"])
-    for name, value in now.items():
-        if name != "data" and was.get(name) != value and not (name == "epochs" and more):
-            raise WrongArgument(
-                f"{folder} holds a run with {name} {was.get(name)!r}, got {value!r}; "
-                "choose another output folder"
-            )
-
-
 def batches(
     count: int,
     batch: int,
@@ -350,12 +330,3 @@ def lengths_of(model: Network, images: Tensor, offsets: Tensor | None = None, pa
         found = [model.lengths(normalise(to_pixels(part))) for part in parts]
     model.train(was_training)
     return torch.cat(found)
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """A digest of every image and label, so that a run never goes on with other data."""
-    digest = hashlib.sha256()
-    for split in (dataset.train, dataset.validation, dataset.test):
-        for tensor in split or ():
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -1,8 +1,11 @@
-"""What fit() refuses among the options that change how a network is trained."""
+"""What fit() refuses: options that cannot be meant, and another run in the folder."""
 
+import hashlib
 import math
+from pathlib import Path
 from typing import Any
 
+from mocapsnet.data import Dataset
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import at_least, one_of
@@ -19,12 +22,15 @@ def check_options(
     one_of("schedule", options["schedule"], ("exponential", "cosine"))
     for name in ("pad", "cutout"):
         at_least(name, options[name], 0)
-    for name in ("warm_up", "weight_decay", "reconstruction_weight"):
-        if not 0 <= options[name] < math.inf:
-            raise WrongArgument(f"{name} must be a finite number >= 0, got {options[name]!r}")
-    for name in ("ema", "smoothing"):
-        if not 0 <= options[name] < 1:
-            raise WrongArgument(f"{name} must be >= 0 and < 1, got {options[name]!r}")
+    for name in ("flip", "jitter", "crop_test"):
+        if not isinstance(options[name], bool):
+            raise WrongArgument(f"{name} must be True or False, got {options[name]!r}")
+    for name, most in (
+        *((name, math.inf) for name in ("warm_up", "weight_decay", "reconstruction_weight")),
+        *((name, 1) for name in ("ema", "smoothing")),
+    ):
+        if not isinstance(options[name], int | float) or not 0 <= options[name] < most:
+            raise WrongArgument(f"{name} must be a number >= 0 and < {most}, got {options[name]!r}")
     if options["steps_told"] is not None:
         at_least("steps_told", options["steps_told"], 1)
         if optimizer != "ranger21":
@@ -58,3 +64,25 @@ def check_images(options: dict[str, Any], image_shape: tuple[int, int, int]) -> 
         at_least("window", options["window"], 1)
         if options["crop_test"]:
             raise WrongArgument("crop_test cuts whole images; leave it or window out")
+
+
+def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) -> None:
+    """Refuse to go on with a run that was another one; only Adam's may be given more epochs, if it decays."""
+    was, now = ({**told, **told["network"], "network": None} for told in (saved["config"], config))
+    open_ended = config["optimizer"] == "adam" and config["schedule"] == "exponential"
+    more = open_ended and (config["epochs"], 0) >= (saved["epoch"], saved["step"])
+    for name, value in now.items():
+        if name != "data" and was.get(name) != value and not (name == "epochs" and more):
+            raise WrongArgument(
+                f"{folder} holds a run with {name} {was.get(name)!r}, got {value!r}; "
+                "choose another output folder"
+            )
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """A digest of every image and label, so that a run never goes on with other data."""
+    digest = hashlib.sha256()
+    for split in (dataset.train, dataset.validation, dataset.test):
+        for tensor in split or ():
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

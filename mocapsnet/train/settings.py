@@ -7,6 +7,7 @@ from typing import Any, Literal
 PAPER = {"epochs": 60, "batch": 128, "capsules": 32, "channels": 256}
 SMALL = {"epochs": 16, "batch": 32, "capsules": 8, "channels": 32}
 DEFAULTS = {"mnist6k": SMALL, "mnist": PAPER | {"epochs": 30}}
+Model = Literal["mocapsnet", "rescapsnet", "capsnet", "shallowcapsnet", "convnet"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Settings:
     dataset: str = "mnist6k"
     data: str = "data"
     download: bool = False
-    model: Literal["mocapsnet", "rescapsnet", "capsnet", "shallowcapsnet", "convnet"] = "mocapsnet"
+    model: Model = "mocapsnet"
     blocks: int = 1
     routing: Literal["rba", "leaky-rba", "sda", "em"] = "rba"
     epochs: int | None = None
