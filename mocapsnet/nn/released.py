@@ -163,6 +163,7 @@ class ReleasedNetwork(Network):
         image_shape = checked_shape(image_shape)
         one_of("trunk", trunk, ("plain", "residual", "momentum"))
         one_of("routing", routing, ("rba", "sda"))
+        at_least("blocks", blocks, 0)
         at_least("iterations", iterations, 1)
         positive("weight_std", weight_std)
         primary = primary_count(image_shape, channels, capsule_dim, kernel_size)

@@ -62,7 +62,8 @@ def draw_reconstructions(model: Network, test: Split, class_names: Sequence[str]
     normalise = Normalisation(model.preprocessing, test.images.device)
     pixels = to_pixels(normalise.centre(test.images[shown]))
     output = model(normalise(pixels))
-    guesses = output.lengths.argmax(1)
+    # Only a network with an extra class has one that no image is of.
+    names, guesses = [*class_names, "none"], output.lengths.argmax(1)
     figure = Figure(figsize=(1.1 * len(shown) + 0.9, 2.9), layout="constrained")
     grid = figure.subplots(2, len(shown), squeeze=False)
     for column, index in enumerate(shown):
@@ -74,7 +75,7 @@ def draw_reconstructions(model: Network, test: Split, class_names: Sequence[str]
             axes.set(xticks=[], yticks=[])
         grid[0, column].set_title(class_names[int(test.labels[index])], fontsize=10)
         grid[1, column].set_xlabel(
-            f"{class_names[int(guesses[column])]}  {output.lengths[column].max():.2f}", fontsize=9
+            f"{names[int(guesses[column])]}  {output.lengths[column].max():.2f}", fontsize=9
         )
     grid[0, 0].set_ylabel("test image")
     grid[1, 0].set_ylabel("reconstruction")
