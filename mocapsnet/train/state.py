@@ -80,9 +80,7 @@ class State:
 
     def learning_rate(self) -> float:
         """The rate of the last step; Ranger21 keeps its own."""
-        if self.config["optimizer"] == "ranger21":
-            return float(self.optimizer.current_lr)  # type: ignore[attr-defined]
-        return float(self.optimizer.param_groups[0]["lr"])
+        return float(getattr(self.optimizer, "current_lr", self.optimizer.param_groups[0]["lr"]))
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values, as a checkpoint holds them."""
