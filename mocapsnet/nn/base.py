@@ -28,6 +28,8 @@ class Network(nn.Module, PyTorchModelHubMixin):
     """What fit() minimises unless told."""
     decodes: bool = True
     """Whether an output has a reconstruction."""
+    at_once: int = 2000
+    """Images that are classified at once, at most."""
     image_shape: tuple[int, int, int]
     config: dict[str, Any]
     preprocessing: dict[str, Any]

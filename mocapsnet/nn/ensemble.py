@@ -39,6 +39,7 @@ class Ensemble(Network):
                 if mine != other:
                     raise WrongArgument(f"all models must have the same {name}, got {mine} and {other}")
         self.members = nn.ModuleList(models)
+        self.at_once = min(model.at_once for model in models)
         self.image_shape = first.image_shape
         self.preprocessing = first.preprocessing
         self.config = {

@@ -141,6 +141,9 @@ class ReleasedNetwork(Network):
     alone and gives SDA alone a bias, of 0.1.
     """
 
+    # All votes are in memory, and SDA's mean distance is over the batch, which was 128.
+    at_once = 128
+
     def __init__(
         self,
         image_shape: tuple[int, int, int],

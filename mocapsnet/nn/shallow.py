@@ -36,6 +36,9 @@ class ShallowCapsNet(Network):
     >>> mc.ShallowCapsNet((3, 32, 32), classes=10, second_kernel=5)
     """
 
+    # Every primary capsule votes for every class.
+    at_once = 500
+
     def __init__(
         self,
         image_shape: tuple[int, int, int],

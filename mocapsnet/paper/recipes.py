@@ -77,7 +77,8 @@ def written(
 ) -> Recipe:
     """The paper's text: W starts at N(0, 0.01²), RBA has no bias, SDA and EM start theirs at 0.1.
 
-    Command: mocapsnet reproduce table-2 --only "written cifar10 blocks=1". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-2 --only "written cifar10 blocks=1"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     bias = None if routing == "rba" else 0.1
     return paper_recipe(
@@ -90,7 +91,8 @@ def stable(
 ) -> Recipe:
     """The paper's network and epochs from a start that learns: W at N(0, 0.1²), every bias at 0.1.
 
-    Command: mocapsnet reproduce table-2 --only "stable cifar10 blocks=1". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-2 --only "stable cifar10 blocks=1"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     return paper_recipe(
         "stable", dataset, model, blocks, routing, optimizer, weight_std=0.1, routing_bias=0.1
@@ -102,7 +104,8 @@ def released(
 ) -> Recipe:
     """What the released code ran: its network, its losses, its preprocessing, test images cropped too.
 
-    Command: mocapsnet reproduce table-2 --only "released cifar10 blocks=1". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-2 --only "released cifar10 blocks=1"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     one_of("model", model, MODELS)
     if routing not in ("rba", "sda"):
@@ -138,10 +141,11 @@ def released(
 def best(dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimizer: str = "adam") -> Recipe:
     """`stable` with the free ingredients; all their values are guesses, not tuned yet.
 
-    Command: mocapsnet reproduce best. Minutes, expected: not run yet.
+    Command: mocapsnet reproduce best
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     recipe = stable(dataset, model, blocks, routing, optimizer)
-    free: dict[str, Any] = {"ema": 0.999, "smoothing": 0.0}
+    free: dict[str, Any] = {"ema": 0.999}
     if optimizer == "adam":
         free |= {"schedule": "cosine", "warm_up": 3.0, "weight_decay": 0.05}
     # Mirrored digits are other digits, or none.
@@ -166,7 +170,8 @@ NAMED: dict[str, Callable[..., Recipe]] = {
 def control(dataset: str, model: str, blocks: int = 8, **changes: Any) -> Recipe:
     """`released` with one thing changed: doubled, weight_std or routing_bias.
 
-    Command: mocapsnet reproduce controls. Minutes, expected: not run yet.
+    Command: mocapsnet reproduce controls
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     return replace(changed(released(dataset, model, blocks), **changes), recipe="control")
 
@@ -174,7 +179,8 @@ def control(dataset: str, model: str, blocks: int = 8, **changes: Any) -> Recipe
 def deep(dataset: str, model: str = "mocapsnet", blocks: int = 20, routing: str = "rba") -> Recipe:
     """`stable` at depths that the paper does not tabulate.
 
-    Command: mocapsnet reproduce deep. Minutes, expected: not run yet.
+    Command: mocapsnet reproduce deep
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     return stable(dataset, model, blocks, routing)
 
@@ -182,7 +188,8 @@ def deep(dataset: str, model: str = "mocapsnet", blocks: int = 20, routing: str 
 def ablation(recipe: str, model: str, lr: float = 0.01, capsules: int = 32, batch: int = 128) -> Recipe:
     """A row of table 5: two blocks, Ranger21, 100 epochs.
 
-    Command: mocapsnet reproduce table-5. Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-5
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     told = {"lr": lr, "capsules": capsules, "batch": batch, "epochs": 100}
     if recipe == "released":
@@ -193,7 +200,8 @@ def ablation(recipe: str, model: str, lr: float = 0.01, capsules: int = 32, batc
 def convnet(dataset: str, blocks: int = 1) -> Recipe:
     """A plain convolutional network with as many parameters as MoCapsNet, trained alike by cross entropy.
 
-    Command: mocapsnet reproduce table-3 --only "model=convnet". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-3 --only "model=convnet"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     return replace(
         stable(dataset, "mocapsnet", blocks),
@@ -226,7 +234,8 @@ def shallow(model: str, members: int, network: dict[str, Any], training: dict[st
 def xi_capsnet() -> Recipe:
     """The CapsNet of Xi et al. on CIFAR-10, 50 epochs; the sizes are Sabour's, theirs are not public.
 
-    Command: mocapsnet reproduce table-3 --only "model=capsnet-1conv". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-3 --only "model=capsnet-1conv"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     return shallow("capsnet-1conv", 1, {}, {"epochs": 50})
 
@@ -234,7 +243,8 @@ def xi_capsnet() -> Recipe:
 def xi_two_conv() -> Recipe:
     """Their CapsNet (2-Conv): ours has 256 channels of 9x9 and of 5x5 in the stem, 32 types of 8-D capsules.
 
-    Command: mocapsnet reproduce table-3 --only "model=capsnet-2conv". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-3 --only "model=capsnet-2conv"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     return shallow("capsnet-2conv", 1, {"second_kernel": 5}, {"epochs": 50})
 
@@ -242,7 +252,8 @@ def xi_two_conv() -> Recipe:
 def xi_ensemble() -> Recipe:
     """Four of these with a class "none of the above", which no image has; their lengths are summed.
 
-    Command: mocapsnet reproduce table-3 --only "capsnet-2conv-ensemble". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-3 --only "capsnet-2conv-ensemble"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     return shallow("capsnet-2conv-ensemble", 4, {"second_kernel": 5, "extra_class": True}, {"epochs": 50})
 
@@ -253,7 +264,8 @@ def sabour(members: int = 1) -> Recipe:
     Shortened to 60 epochs (23,460 steps of its 600,000), the rate falling to the same share of its first
     value per epoch as in the paper's other runs. Test images are cropped in their middle.
 
-    Command: mocapsnet reproduce table-3 --only "model=sabour". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-3 --only "model=sabour"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     network = {
         "routing": "leaky-rba",
@@ -271,7 +283,8 @@ def sabour(members: int = 1) -> Recipe:
 def sabour_ensemble() -> Recipe:
     """Seven of these, whose lengths are summed.
 
-    Command: mocapsnet reproduce table-3 --only "model=sabour-ensemble". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce table-3 --only "model=sabour-ensemble"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     return sabour(members=7)
 
@@ -279,7 +292,8 @@ def sabour_ensemble() -> Recipe:
 def best_ensemble(dataset: str = "cifar10", members: int = 7) -> Recipe:
     """Seven models of `best`, whose lengths are summed.
 
-    Command: mocapsnet reproduce best --only "ensemble". Minutes, expected: not run yet.
+    Command: mocapsnet reproduce best --only "ensemble"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     recipe = best(dataset, "mocapsnet")
     name = recipe.name.replace("mocapsnet", "mocapsnet-ensemble")

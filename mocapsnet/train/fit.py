@@ -326,7 +326,7 @@ def lengths_of(model: Network, images: Tensor, offsets: Tensor | None = None, pa
     # What is compiled for training runs eagerly: every other size of batch would be compiled anew.
     stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
     with stance, float32_products(tf32=False):
-        parts = normalise.centre(images).split(TEST_BATCH[images.device.type])
+        parts = normalise.centre(images).split(min(TEST_BATCH[images.device.type], model.at_once))
         found = [model.lengths(normalise(to_pixels(part))) for part in parts]
     model.train(was_training)
     return torch.cat(found)
