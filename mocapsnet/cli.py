@@ -181,20 +181,25 @@ def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -
     """The network that settings describe, its weights drawn by their seed."""
     import torch
 
+    from mocapsnet.data.augment import windowed
     from mocapsnet.nn.network import ELSEWHERE, NETWORKS, network_class
     from mocapsnet.train.state import check_seed
 
     network = network_class({name.lower(): name for name in (*NETWORKS, *ELSEWHERE)}[settings.model])
     check_seed(settings.seed)
-    if settings.window is not None:
-        image_shape = (image_shape[0], settings.window, settings.window)
     torch.manual_seed(settings.seed)
     try:
         return network.from_config(
-            {"image_shape": image_shape, "classes": classes, **chosen(settings, network)}
+            {
+                "image_shape": windowed(image_shape, settings.window),
+                "classes": classes,
+                **chosen(settings, network),
+            }
         )
-    except WrongArgument:
-        raise
+    except WrongArgument as error:
+        if settings.window is None:
+            raise
+        raise WrongArgument(f"window {settings.window}: {error}") from error
     except (RuntimeError, TypeError, MemoryError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise WrongArgument(f"torch cannot make such a network, lower its sizes: {reason}") from error

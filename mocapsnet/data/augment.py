@@ -22,6 +22,12 @@ def to_pixels(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
+def windowed(image_shape: tuple[int, int, int], window: int | None) -> tuple[int, int, int]:
+    """(C, H, W) of what a network sees of images, which is a square where there is a window."""
+    C, H, W = image_shape
+    return (C, H, W) if window is None else (C, window, window)
+
+
 def crop_offsets(
     count: int, generator: torch.Generator, pad: int = PAD, spare: tuple[int, int] = (0, 0)
 ) -> Tensor:
@@ -34,8 +40,8 @@ def crop_offsets(
 
 def crop(images: Tensor, offsets: Tensor, pad: int = PAD, window: int | None = None) -> Tensor:
     """Pad images [B,C,H,W] and cut the old size, or a window, at offsets [B,2]; (pad,pad) is no change."""
-    B, _, H, W = images.shape
-    H, W = (H, W) if window is None else (window, window)
+    B, C, H, W = images.shape
+    _, H, W = windowed((C, H, W), window)
     padded = F.pad(images, (pad, pad, pad, pad)).movedim(1, -1)
     rows = offsets[:, :1] + torch.arange(H, device=images.device)
     columns = offsets[:, 1:] + torch.arange(W, device=images.device)
@@ -90,7 +96,7 @@ class Augmentation:
     def draw(self, count: int, size: tuple[int, int], generator: torch.Generator) -> Tensor:
         """The chance of count images of a size (H, W)."""
         H, W = size
-        h, w = (H, W) if self.window is None else (self.window, self.window)
+        _, h, w = windowed((0, H, W), self.window)
         drawn = [crop_offsets(count, generator, self.pad, (H - h, W - w))]
         if self.flip:
             drawn.append(torch.randint(0, 2, (count, 1), generator=generator))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mocapsnet.data import Dataset
+from mocapsnet.data.augment import windowed
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.network import network_class
 from mocapsnet.ops.arguments import one_of
@@ -47,10 +48,9 @@ class Recipe:
     def build(self, image_shape: tuple[int, int, int], classes: int, seed: int) -> Network:
         """One network for images of this shape, its weights drawn by seed."""
         check_seed(seed)
-        if window := self.training.get("window"):
-            image_shape = (image_shape[0], window, window)
         torch.manual_seed(seed)
-        told = {"image_shape": image_shape, "classes": classes, **self.network}
+        seen = windowed(image_shape, self.training.get("window"))
+        told = {"image_shape": seen, "classes": classes, **self.network}
         return network_class(self.kind).from_config(told)
 
     def fit(self, dataset: Dataset, seed: int = 0, **where: Any) -> Run:

@@ -13,7 +13,15 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from mocapsnet.data import Dataset, Split
-from mocapsnet.data.augment import Augmentation, Normalisation, crop, crop_offsets, mean_and_std, to_pixels
+from mocapsnet.data.augment import (
+    Augmentation,
+    Normalisation,
+    crop,
+    crop_offsets,
+    mean_and_std,
+    to_pixels,
+    windowed,
+)
 from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import at_least, one_of
@@ -284,8 +292,7 @@ def pick_device(name: str) -> torch.device:
 
 def check_fits(model: Network, dataset: Dataset, window: int | None = None) -> None:
     """Refuse a data set that a network was not made for; a window is cut out of its images."""
-    C, H, W = dataset.image_shape
-    image_shape = (C, H, W) if window is None else (C, window, window)
+    image_shape = windowed(dataset.image_shape, window)
     if (model.image_shape, model.config["classes"]) != (image_shape, dataset.classes):
         raise WrongArgument(
             f"{dataset.name} has {dataset.classes} classes of images {image_shape}, "
