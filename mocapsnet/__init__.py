@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from mocapsnet import data as data
     from mocapsnet import ops as ops
     from mocapsnet.losses import capsule_loss, margin_loss, reconstruction_loss
+    from mocapsnet.nn.convnet import ConvNet
+    from mocapsnet.nn.ensemble import Ensemble
     from mocapsnet.nn.network import (
         CapsNet,
         CapsuleNetwork,
@@ -24,15 +26,19 @@ if TYPE_CHECKING:
     )
     from mocapsnet.nn.released import from_released
     from mocapsnet.nn.reversible import MomentumSequence
+    from mocapsnet.nn.shallow import ShallowCapsNet
     from mocapsnet.train.fit import fit
 
 __all__ = [
     "CapsNet",
     "CapsuleNetwork",
     "CapsuleOutput",
+    "ConvNet",
+    "Ensemble",
     "MoCapsNet",
     "MomentumSequence",
     "ResCapsNet",
+    "ShallowCapsNet",
     "capsule_loss",
     "data",
     "fit",
@@ -56,8 +62,11 @@ _ROOMS = {
         "load",
         "to_momentum",
     ),
+    "mocapsnet.nn.convnet": ("ConvNet",),
+    "mocapsnet.nn.ensemble": ("Ensemble",),
     "mocapsnet.nn.released": ("from_released",),
     "mocapsnet.nn.reversible": ("MomentumSequence",),
+    "mocapsnet.nn.shallow": ("ShallowCapsNet",),
     "mocapsnet.train.fit": ("fit",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

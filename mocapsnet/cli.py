@@ -19,7 +19,7 @@ from mocapsnet.train.settings import Settings
 from mocapsnet.train.signals import raised
 
 if TYPE_CHECKING:
-    from mocapsnet.nn.network import CapsuleNetwork
+    from mocapsnet.nn.base import Network
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     dataset = data.load(
         settings.dataset or config["dataset"], settings.data or config.get("data"), settings.download
     )
-    check_fits(model, dataset)
+    check_fits(model, dataset, model.preprocessing.get("window"))
     device = pick_device(settings.device)
     evaluation = evaluate(model.to(device), dataset.test.to(device), dataset.classes)
     per_class = dict(zip(dataset.class_names, evaluation.per_class(), strict=True))
@@ -174,20 +174,29 @@ def bench(settings: BenchSettings, what: str) -> None:
         print(f"picture in {picture}" if picture else "no picture without matplotlib: pip install matplotlib")
 
 
-def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "CapsuleNetwork":
+def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "Network":
     """The network that settings describe, its weights drawn by their seed."""
     import torch
 
-    from mocapsnet.nn.network import NETWORKS
+    from mocapsnet.data.augment import windowed
+    from mocapsnet.nn.network import ELSEWHERE, NETWORKS, network_class
     from mocapsnet.train.state import check_seed
 
-    network = {name.lower(): network for name, network in NETWORKS.items()}[settings.model]
+    network = network_class({name.lower(): name for name in (*NETWORKS, *ELSEWHERE)}[settings.model])
     check_seed(settings.seed)
     torch.manual_seed(settings.seed)
     try:
-        return network(image_shape, classes, **chosen(settings, network))
-    except WrongArgument:
-        raise
+        return network.from_config(
+            {
+                "image_shape": windowed(image_shape, settings.window),
+                "classes": classes,
+                **chosen(settings, network),
+            }
+        )
+    except WrongArgument as error:
+        if settings.window is None:
+            raise
+        raise WrongArgument(f"window {settings.window}: {error}") from error
     except (RuntimeError, TypeError, MemoryError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise WrongArgument(f"torch cannot make such a network, lower its sizes: {reason}") from error

@@ -27,8 +27,10 @@ def test_the_surface_is_pinned():
     assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench"]
     names = " ".join(field.name for field in dataclasses.fields(Settings))
     assert names == (
-        "dataset data download model blocks routing epochs batch optimizer lr decay validation limit seed "
-        "device precision graph compile output resume iterations capsules capsule_dim class_dim channels "
+        "dataset data download model blocks routing epochs batch optimizer lr decay schedule warm_up "
+        "steps_told weight_decay ema loss smoothing reconstruction_weight mask target reduction normalise "
+        "pad window flip jitter cutout crop_test validation limit seed device precision graph compile output "
+        "resume iterations capsules capsule_dim class_dim channels "
         "kernel_size weight_std routing_bias gradient skip backend gamma memory arithmetic"
     )
     names = " ".join(field.name for field in dataclasses.fields(BenchSettings))
@@ -51,6 +53,12 @@ def test_every_constructor_argument_is_a_setting_with_the_same_default():
     settings = Settings()
     parameters = inspect.signature(mc.MoCapsNet).parameters
     for name in parameters.keys() - {"image_shape", "classes", "capsules", "channels"}:
+        assert getattr(settings, name) == parameters[name].default, name
+
+
+def test_every_option_of_fit_is_a_setting_with_the_same_default():
+    settings, parameters = Settings(), inspect.signature(mc.fit).parameters
+    for name in parameters.keys() - {"model", "dataset", "epochs", "batch"}:
         assert getattr(settings, name) == parameters[name].default, name
 
 
@@ -83,6 +91,11 @@ def test_the_three_networks_share_their_arguments():
         ("train --blocks -1", "blocks must be a whole number >= 0, got -1"),
         ("train --channels 30", "channels must be a multiple of capsule_dim 8, got 30; 24 is one"),
         ("train --kernel_size 15", "the smallest that fits is 29x29"),
+        ("train --schedule cosin", "--schedule must be one of exponential, cosine, got cosin; did you mean"),
+        ("train --flip maybe", "--flip must be true or false, got maybe"),
+        ("train --ema 1", "ema must be a number >= 0 and < 1, got 1.0"),
+        ("train --window 40", "window must be <= 28, the side of the images, got 40"),
+        ("train --model convnet --loss margin --reconstruction_weight 1", "ConvNet has no decoder"),
         ("train --gamma 1", "gamma must be < 1, got 1"),
         ("train --skip block", "skip='block' is a residual trunk's and MoCapsNet has none; use ResCapsNet"),
         ("train --backend fused", "backend='fused' cannot run"),

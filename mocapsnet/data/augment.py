@@ -1,10 +1,20 @@
 """What happens to a batch of images, on whatever device it is on, with no loop over samples."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mocapsnet.data.dataset import Split
+
 PAD = 2
+# Sabour et al. on CIFAR-10: brightness by up to 63 of 255, contrast by 0.2 to 1.8.
+BRIGHTNESS, CONTRAST = 63 / 255, (0.2, 1.8)
+# Into how many steps a random number between 0 and 1 falls.
+GRAIN = 2**20
 
 
 def to_pixels(images: Tensor) -> Tensor:
@@ -12,15 +22,27 @@ def to_pixels(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
-def crop_offsets(count: int, generator: torch.Generator) -> Tensor:
-    """Where each of count images is cropped: rows and columns in 0..2·PAD, [count,2]."""
-    return torch.randint(0, 2 * PAD + 1, (count, 2), generator=generator)
+def windowed(image_shape: tuple[int, int, int], window: int | None) -> tuple[int, int, int]:
+    """(C, H, W) of what a network sees of images, which is a square where there is a window."""
+    C, H, W = image_shape
+    return (C, H, W) if window is None else (C, window, window)
 
 
-def crop(images: Tensor, offsets: Tensor) -> Tensor:
-    """Pad images [B,C,H,W] by 2 and cut the old size at offsets [B,2]; (2,2) is the image itself."""
-    B, _, H, W = images.shape
-    padded = F.pad(images, (PAD, PAD, PAD, PAD)).movedim(1, -1)
+def crop_offsets(
+    count: int, generator: torch.Generator, pad: int = PAD, spare: tuple[int, int] = (0, 0)
+) -> Tensor:
+    """Where each of count images is cropped: rows and columns in 0..2·pad and what is to spare, [count,2]."""
+    rows, columns = (2 * pad + more + 1 for more in spare)
+    if rows == columns:
+        return torch.randint(0, rows, (count, 2), generator=generator)
+    return torch.cat([torch.randint(0, most, (count, 1), generator=generator) for most in (rows, columns)], 1)
+
+
+def crop(images: Tensor, offsets: Tensor, pad: int = PAD, window: int | None = None) -> Tensor:
+    """Pad images [B,C,H,W] and cut the old size, or a window, at offsets [B,2]; (pad,pad) is no change."""
+    B, C, H, W = images.shape
+    _, H, W = windowed((C, H, W), window)
+    padded = F.pad(images, (pad, pad, pad, pad)).movedim(1, -1)
     rows = offsets[:, :1] + torch.arange(H, device=images.device)
     columns = offsets[:, 1:] + torch.arange(W, device=images.device)
     batch = torch.arange(B, device=images.device)
@@ -32,3 +54,104 @@ def standardise(pixels: Tensor) -> Tensor:
     mean = pixels.mean((1, 2, 3), keepdim=True)
     std = pixels.std((1, 2, 3), correction=0, keepdim=True)
     return (pixels - mean) / std.clamp(min=pixels[0].numel() ** -0.5)
+
+
+def cut_out(images: Tensor, centres: Tensor, side: int) -> Tensor:
+    """Zero a square of images [B,C,H,W] around centres [B,2], as far as it lies within the image."""
+    H, W = images.shape[2:]
+    top, left = (centres - side // 2).unsqueeze(-1).unbind(1)
+    rows, columns = torch.arange(H, device=images.device), torch.arange(W, device=images.device)
+    inside = ((rows >= top) & (rows < top + side))[:, :, None] & (
+        (columns >= left) & (columns < left + side)
+    )[:, None, :]
+    return images.masked_fill(inside.unsqueeze(1), 0)
+
+
+def jitter(pixels: Tensor, chances: Tensor) -> Tensor:
+    """Change brightness and contrast of pixels [B,C,H,W] by chances [B,2] in 0..1; 0.5 twice is no change."""
+    brightness, contrast = chances[:, :, None, None, None].unbind(1)
+    pixels = pixels + BRIGHTNESS * (2 * brightness - 1)
+    mean = pixels.mean((2, 3), keepdim=True)
+    return (pixels - mean) * (CONTRAST[0] + (CONTRAST[1] - CONTRAST[0]) * contrast) + mean
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What is done to training images: a random crop, and where asked for a mirror, a hole, other colours.
+
+    All chance is drawn beforehand, as whole numbers [N,n], and handed to a step beside its indices.
+    """
+
+    pad: int = PAD
+    window: int | None = None
+    flip: bool = False
+    jitter: bool = False
+    cutout: int = 0
+
+    @property
+    def widths(self) -> tuple[int, int, int, int]:
+        """Numbers per image for crop, mirror, colours and hole."""
+        return 2, int(self.flip), 2 * int(self.jitter), 2 * int(self.cutout > 0)
+
+    def draw(self, count: int, size: tuple[int, int], generator: torch.Generator) -> Tensor:
+        """The chance of count images of a size (H, W)."""
+        H, W = size
+        _, h, w = windowed((0, H, W), self.window)
+        drawn = [crop_offsets(count, generator, self.pad, (H - h, W - w))]
+        if self.flip:
+            drawn.append(torch.randint(0, 2, (count, 1), generator=generator))
+        if self.jitter:
+            drawn.append(torch.randint(0, GRAIN + 1, (count, 2), generator=generator))
+        if self.cutout:
+            drawn += [torch.randint(0, most, (count, 1), generator=generator) for most in (h, w)]
+        return torch.cat(drawn, 1)
+
+    def pixels(self, images: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
+        """Of uint8 [B,C,H,W]: what the decoder should draw, and what the network sees once normalised."""
+        offsets, mirrored, colours, _ = chance.split(self.widths, 1)
+        images = crop(images, offsets, self.pad, self.window)
+        if self.flip:
+            images = torch.where(mirrored[:, :, None, None] == 1, images.flip(-1), images)
+        pixels = to_pixels(images)
+        return pixels, jitter(pixels, colours / GRAIN) if self.jitter else pixels
+
+    def holes(self, images: Tensor, chance: Tensor) -> Tensor:
+        """Normalised images with their hole, which is as grey as the mean."""
+        return cut_out(images, chance[:, -2:], self.cutout) if self.cutout else images
+
+
+class Normalisation:
+    """How a network's images are made of pixels, its tensors on a device once and for all.
+
+    preprocessing may hold a "mean" and a "std" per channel, else every image is standardised by its own.
+    """
+
+    def __init__(self, preprocessing: Mapping[str, Any], device: torch.device) -> None:
+        self.window: int | None = preprocessing.get("window")
+        self.mean, self.std = (
+            torch.tensor(preprocessing[name], device=device)[:, None, None] if name in preprocessing else None
+            for name in ("mean", "std")
+        )
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Images [B,C,H,W] of pixels."""
+        if self.mean is None or self.std is None:
+            return standardise(pixels)
+        return (pixels - self.mean) / self.std
+
+    def centre(self, images: Tensor) -> Tensor:
+        """The middle of images [B,C,H,W], as large as the window."""
+        if self.window is None:
+            return images
+        top, left = ((size - self.window) // 2 for size in images.shape[2:])
+        return images[:, :, top : top + self.window, left : left + self.window]
+
+
+def mean_and_std(split: Split) -> dict[str, list[float]]:
+    """Of every channel of a split's pixels, in [0,1]; a channel of one colour gets the std 1."""
+    counts = torch.stack([torch.bincount(part.flatten(), minlength=256) for part in split.images.unbind(1)])
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    share = counts.double() / counts.sum(1, keepdim=True)
+    mean = share @ levels
+    std = (share * (levels - mean[:, None]).square()).sum(1).sqrt()
+    return {"mean": mean.tolist(), "std": torch.where(std > 0, std, 1.0).tolist()}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.data import Split
-from mocapsnet.nn.network import CapsuleNetwork
+from mocapsnet.nn.base import Network
 from mocapsnet.train.fit import lengths_of
 
 
@@ -25,7 +25,7 @@ class Evaluation(NamedTuple):
         return [hit / total if total else None for hit, total in zip(right, totals, strict=True)]
 
 
-def evaluate(model: CapsuleNetwork, split: Split, classes: int) -> Evaluation:
+def evaluate(model: Network, split: Split, classes: int) -> Evaluation:
     """Classify every image of a split."""
     seen = lengths_of(model, split.images).argmax(1)
     pairs = split.labels * classes + seen

@@ -27,7 +27,10 @@ class Inspection(NamedTuple):
     bytes_for_backward: int
 
 
-CAPSULES = ("PrimaryCapsules", "CapsLayer", "PlainTrunk", "ResidualTrunk", "MomentumSequence")
+CAPSULES = (
+    *("PrimaryCapsules", "CapsLayer", "ReleasedPrimary", "ReleasedLayer"),
+    *("PlainTrunk", "ResidualTrunk", "DoubledResidualTrunk", "MomentumSequence"),
+)
 STAGES = ("Stem", *CAPSULES, "Decoder")
 
 

@@ -3,16 +3,16 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
-from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from mocapsnet.errors import BrokenFile, WrongArgument
+from mocapsnet.nn.base import WEIGHTS, Network
 from mocapsnet.nn.decoder import Decoder, mask
 from mocapsnet.nn.primary import PrimaryCapsules, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
@@ -21,10 +21,14 @@ from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
 from mocapsnet.ops import length
 from mocapsnet.ops.arguments import at_least, one_of
-from mocapsnet.writing import write
 
-WEIGHTS = "model.safetensors"
-HUB_OPTIONS = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+# Networks that are not in this file, and the module that holds each.
+ELSEWHERE = {
+    "ReleasedNetwork": "mocapsnet.nn.released",
+    "ShallowCapsNet": "mocapsnet.nn.shallow",
+    "ConvNet": "mocapsnet.nn.convnet",
+    "Ensemble": "mocapsnet.nn.ensemble",
+}
 
 
 class CapsuleOutput(NamedTuple):
@@ -38,7 +42,7 @@ class CapsuleOutput(NamedTuple):
     """[B,C,H,W]: the image the masked capsules describe, in (0,1)."""
 
 
-class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
+class CapsuleNetwork(Network):
     """Stem, primary capsules, CapsLayer 1, a trunk of blocks (two routed layers each), CapsLayer 2, decoder.
 
     Abstract: CapsNet, ResCapsNet and MoCapsNet choose the trunk.
@@ -137,49 +141,13 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
 
     def encode(self, images: Tensor) -> Tensor:
         """The class capsules [B,K,E] of images [B,C,H,W]; nothing is reconstructed."""
-        if images.shape[1:] != self.image_shape:
-            expected = ", ".join(map(str, self.image_shape))
-            raise WrongArgument(f"images must be [B, {expected}], got shape {tuple(images.shape)}")
-        if not images.is_floating_point():
-            raise WrongArgument(
-                f"images must be floats, got {images.dtype}; divide by 255 and standardise them"
-            )
+        self.check_images(images)
         features = self.stem(images)
         u = self.primary(features)
         x = self.caps1(u)
         x = self.trunk(x)
         capsules: Tensor = self.caps2(x)
         return capsules
-
-    def save(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors, which load() and from_pretrained() read."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = to_bytes({name: value.contiguous() for name, value in self.state_dict().items()})
-        config = {**self.config, "weights_sha256": hashlib.sha256(weights).hexdigest()}
-        write(folder / WEIGHTS, weights)
-        write(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        """The hub's save_pretrained() and push_to_hub() write what save() writes, and a model card."""
-        self.save(save_directory)
-
-    @classmethod
-    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:
-        """The hub's from_pretrained() reads what load() reads, and refuses another network."""
-        folder = model_id
-        hub = {name: options.pop(name) for name in HUB_OPTIONS if name in options}
-        if not Path(folder).is_dir():
-            folder = snapshot_download(model_id, allow_patterns=["config.json", WEIGHTS], **hub)
-        model = load(folder)
-        if not isinstance(model, cls):
-            raise WrongArgument(
-                f"{folder} holds a {type(model).__name__}; load it with {type(model).__name__}"
-            )
-        for name in options.keys() & model.config.keys():
-            if options[name] != model.config[name]:
-                raise WrongArgument(f"{name} is {model.config[name]!r} in {folder}, got {options[name]!r}")
-        return model
 
 
 class CapsNet(CapsuleNetwork):
@@ -257,7 +225,13 @@ NETWORKS: dict[str, type[CapsuleNetwork]] = {
 }
 
 
-def load(folder: str | Path) -> CapsuleNetwork:
+def network_class(name: str) -> type[Network]:
+    """The class of that name."""
+    one_of("model", name, [*NETWORKS, *ELSEWHERE])
+    return NETWORKS[name] if name in NETWORKS else getattr(import_module(ELSEWHERE[name]), name)
+
+
+def load(folder: str | Path) -> Network:
     """Load the network that a run folder, or any folder written by save(), holds.
 
     >>> model = mc.load("runs/20260101-120000-mocapsnet-mnist6k")
@@ -271,10 +245,13 @@ def load(folder: str | Path) -> CapsuleNetwork:
         content = (folder / WEIGHTS).read_bytes()
         if config.pop("weights_sha256", None) not in (None, hashlib.sha256(content).hexdigest()):
             raise ValueError(f"{WEIGHTS} is not the one whose weights_sha256 stands in config.json")
-        network = NETWORKS[config.pop("model")]
-        model = network(**config)
+        preprocessing = config.pop("preprocessing", {})
+        model = network_class(config.pop("model")).from_config(config)
         weights = from_bytes(content)
-        model.to(weights["caps1.W"].dtype).load_state_dict(weights)
+        model.to(weights[next(iter(model.state_dict()))].dtype).load_state_dict(weights)
+        if preprocessing.keys() - {"mean", "std", "window"}:
+            raise ValueError(f"there is no preprocessing {preprocessing}")
+        model.preprocessing = preprocessing
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise BrokenFile(f"{folder} holds no network that can be loaded: {error}") from error
     return model

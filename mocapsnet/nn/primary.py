@@ -12,13 +12,16 @@ STRIDE = 2
 class PrimaryCapsules(nn.Module):
     """Convolution of stride 2, features [B,channels,H,W] -> capsules u [B,I,D].
 
-    D neighbouring channels at one place make a capsule, so that I = channels/D · H' · W'.
+    D neighbouring channels at one place make a capsule, so that I = types · H' · W', where types capsules
+    are at each place: channels/D unless told.
     """
 
-    def __init__(self, channels: int, capsule_dim: int, kernel_size: int) -> None:
+    def __init__(self, channels: int, capsule_dim: int, kernel_size: int, types: int | None = None) -> None:
         super().__init__()
         self.capsule_dim = capsule_dim
-        self.conv = nn.Conv2d(channels, channels, kernel_size, STRIDE)
+        self.conv = nn.Conv2d(
+            channels, channels if types is None else types * capsule_dim, kernel_size, STRIDE
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         """Capsules in the order channel group, row, column."""

@@ -13,18 +13,20 @@ import math
 import re
 from collections.abc import Mapping
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mocapsnet.errors import WrongArgument
+from mocapsnet.nn.base import Network
 from mocapsnet.nn.decoder import Decoder, mask
 from mocapsnet.nn.network import CapsuleOutput, checked_shape
 from mocapsnet.nn.primary import STRIDE, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
-from mocapsnet.ops.arguments import at_least, one_of
+from mocapsnet.ops.arguments import at_least, one_of, positive
 from mocapsnet.ops.rba.reference import couple, weighted_sum
 from mocapsnet.ops.votes import votes
 
@@ -46,28 +48,44 @@ class ReleasedPrimary(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Eight consecutive values a capsule."""
         maps = self.conv(features)
+        # The routing is float32, whatever autocast makes of convolutions.
+        maps = maps.to(torch.promote_types(maps.dtype, self.conv.weight.dtype))
         return released_squash(maps.reshape(len(maps), -1, self.capsule_dim))
 
 
 class ReleasedLayer(nn.Module):
-    """A routed layer with RBA and no bias, or SDA with one."""
+    """A routed layer with RBA or SDA; bias is its first value, None for none."""
 
     bias: nn.Parameter | None
 
     def __init__(
-        self, in_capsules: int, in_dim: int, capsules: int, dim: int, routing: str, iterations: int
+        self,
+        in_capsules: int,
+        in_dim: int,
+        capsules: int,
+        dim: int,
+        routing: str,
+        iterations: int,
+        weight_std: float = 0.01,
+        bias: float | None = None,
     ) -> None:
         super().__init__()
+        self.routing = routing
         self.iterations = iterations
-        self.W = nn.Parameter(0.01 * torch.randn(capsules, in_capsules, dim, in_dim))
+        self.W = nn.Parameter(weight_std * torch.randn(capsules, in_capsules, dim, in_dim))
         self.register_parameter(
-            "bias", nn.Parameter(torch.full((capsules, dim), 0.1)) if routing == "sda" else None
+            "bias", None if bias is None else nn.Parameter(torch.full((capsules, dim), float(bias)))
         )
 
     def forward(self, u: Tensor) -> Tensor:
         """Route u [B,I,D] to v [B,J,E]."""
+        with torch.autocast(u.device.type, enabled=False):
+            return self.route(u)
+
+    def route(self, u: Tensor) -> Tensor:
+        """The routing itself, in the precision of u."""
         u_hat = votes(u, self.W)
-        if self.bias is not None:
+        if self.routing == "sda":
             before = u_hat.norm(dim=-1, keepdim=True)
             u_hat = u_hat / before * torch.minimum(before, u.norm(dim=-1)[:, None, :, None])
         offset = u_hat.new_zeros(()) if self.bias is None else self.bias
@@ -75,7 +93,7 @@ class ReleasedLayer(nn.Module):
         b = u_hat.new_zeros(u_hat.shape[:3])
         for _ in range(self.iterations - 1):
             v = released_squash(weighted_sum(couple(b), constant) + constant_offset)
-            if self.bias is None:
+            if self.routing == "rba":
                 b = b + torch.einsum("bjie,bje->bji", constant, v)
             else:
                 d = (v.unsqueeze(2) - constant).norm(dim=-1)
@@ -93,19 +111,38 @@ def released_scale(d: Tensor) -> Tensor:
 
 
 class ReleasedMomentumBlock(nn.Module):
-    """x + Momentum(x): the doubled skip around two layers, the velocity starting at zero."""
+    """Momentum around two layers, its velocity starting at zero; doubled adds x again: x + Momentum(x)."""
 
-    def __init__(self, first: nn.Module, second: nn.Module, gamma: float) -> None:
+    def __init__(self, first: nn.Module, second: nn.Module, gamma: float, doubled: bool = True) -> None:
         super().__init__()
         self.momentum = MomentumSequence([first, second], gamma, memory="store", arithmetic="float")
+        self.doubled = doubled
 
     def forward(self, x: Tensor) -> Tensor:
-        """2x + v_1 + v_2."""
-        return x + self.momentum(x)
+        """2x + v_1 + v_2, or x + v_1 + v_2."""
+        return x + self.momentum(x) if self.doubled else self.momentum(x)
 
 
-class ReleasedNetwork(nn.Module):
-    """The released network; trunk is "plain", "residual" or "momentum", routing "rba" or "sda"."""
+class DoubledResidualTrunk(ResidualTrunk):
+    """x + Residual(x) in every block of two layers: what the released code does not do, for comparison."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """2x + f_1 + f_2, block by block."""
+        for first, second in zip(self.layers[::2], self.layers[1::2], strict=True):
+            middle = x + first(x)
+            x = x + middle + second(middle)
+        return x
+
+
+class ReleasedNetwork(Network):
+    """The released network; trunk is "plain", "residual" or "momentum", routing "rba" or "sda".
+
+    doubled, weight_std and routing_bias change one thing at a time: "released" doubles the skip of momentum
+    alone and gives SDA alone a bias, of 0.1.
+    """
+
+    # All votes are in memory, and SDA's mean distance is over the batch, which was 128.
+    at_once = 128
 
     def __init__(
         self,
@@ -121,16 +158,51 @@ class ReleasedNetwork(nn.Module):
         channels: int = 256,
         kernel_size: int = 9,
         gamma: float = 0.9,
+        doubled: bool | str = "released",
+        weight_std: float = 0.01,
+        routing_bias: float | str | None = "released",
     ) -> None:
         super().__init__()
         image_shape = checked_shape(image_shape)
         one_of("trunk", trunk, ("plain", "residual", "momentum"))
         one_of("routing", routing, ("rba", "sda"))
+        at_least("blocks", blocks, 0)
         at_least("iterations", iterations, 1)
+        positive("weight_std", weight_std)
         primary = primary_count(image_shape, channels, capsule_dim, kernel_size)
+        doubled = trunk == "momentum" if doubled == "released" else bool(doubled)
+        if doubled and trunk == "plain":
+            raise WrongArgument("a plain trunk has no skip to double; use trunk='residual' or 'momentum'")
+        if isinstance(routing_bias, str):
+            one_of("routing_bias", routing_bias, ("released",))
+            routing_bias = 0.1 if routing == "sda" else None
+        self.image_shape = image_shape
+        sizes: dict[str, Any] = {
+            "image_shape": list(image_shape),
+            "classes": classes,
+            "blocks": blocks,
+            "iterations": iterations,
+            "capsules": capsules,
+            "capsule_dim": capsule_dim,
+            "class_dim": class_dim,
+            "channels": channels,
+            "kernel_size": kernel_size,
+        }
+        self.config = {
+            "model": "ReleasedNetwork",
+            **sizes,
+            "trunk": trunk,
+            "routing": routing,
+            "gamma": gamma,
+            "doubled": doubled,
+            "weight_std": weight_std,
+            "routing_bias": routing_bias,
+        }
 
         def layer(in_capsules: int, out_capsules: int, dim: int) -> ReleasedLayer:
-            return ReleasedLayer(in_capsules, capsule_dim, out_capsules, dim, routing, iterations)
+            return ReleasedLayer(
+                in_capsules, capsule_dim, out_capsules, dim, routing, iterations, weight_std, routing_bias
+            )
 
         self.stem = Stem(image_shape[0], channels, kernel_size)
         self.primary = ReleasedPrimary(channels, capsule_dim, kernel_size)
@@ -139,9 +211,11 @@ class ReleasedNetwork(nn.Module):
         self.trunk: nn.Module
         if trunk == "momentum":
             pairs = zip(layers[::2], layers[1::2], strict=True)
-            self.trunk = PlainTrunk(ReleasedMomentumBlock(*pair, gamma) for pair in pairs)
+            self.trunk = PlainTrunk(ReleasedMomentumBlock(*pair, gamma, doubled) for pair in pairs)
+        elif trunk == "residual":
+            self.trunk = DoubledResidualTrunk(layers) if doubled else ResidualTrunk(layers)
         else:
-            self.trunk = PlainTrunk(layers) if trunk == "plain" else ResidualTrunk(layers)
+            self.trunk = PlainTrunk(layers)
         self.caps2 = layer(capsules, classes, class_dim)
         self.decoder = Decoder(classes, class_dim, image_shape)
 
@@ -151,8 +225,13 @@ class ReleasedNetwork(nn.Module):
         lengths = capsules.norm(dim=-1)
         return CapsuleOutput(lengths, capsules, self.decoder(mask(capsules, lengths, labels)))
 
+    def lengths(self, images: Tensor) -> Tensor:
+        """The released length, which has no ε under its root."""
+        return self.encode(images).norm(dim=-1)
+
     def encode(self, images: Tensor) -> Tensor:
         """The class capsules [B,K,E] of images [B,C,H,W]; nothing is reconstructed."""
+        self.check_images(images)
         capsules: Tensor = self.caps2(self.trunk(self.caps1(self.primary(self.stem(images)))))
         return capsules
 

@@ -1,6 +1,5 @@
 """The training loop, to be read from top to bottom."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -14,14 +13,24 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from mocapsnet.data import Dataset, Split
-from mocapsnet.data.augment import crop_offsets, standardise, to_pixels
+from mocapsnet.data.augment import (
+    Augmentation,
+    Normalisation,
+    crop,
+    crop_offsets,
+    mean_and_std,
+    to_pixels,
+    windowed,
+)
 from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
-from mocapsnet.nn.network import CapsuleNetwork
-from mocapsnet.ops import length
+from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train import checkpoint, record
+from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_weights
-from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, make_optimizer
+from mocapsnet.train.objective import Objective
+from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, cosine, make_optimizer, set_rate
+from mocapsnet.train.options import check_options, check_same_run, fingerprint
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
@@ -54,7 +63,7 @@ class How(NamedTuple):
 
 
 def fit(
-    model: CapsuleNetwork,
+    model: Network,
     dataset: Dataset,
     *,
     epochs: int = 30,
@@ -62,6 +71,24 @@ def fit(
     optimizer: str = "adam",
     lr: float | None = None,
     decay: float = 0.96,
+    schedule: str = "exponential",
+    warm_up: float = 0.0,
+    steps_told: int | None = None,
+    weight_decay: float = 0.0,
+    ema: float = 0.0,
+    loss: str | None = None,
+    smoothing: float = 0.0,
+    reconstruction_weight: float | None = None,
+    mask: str = "label",
+    target: str = "pixels",
+    reduction: str = "mean",
+    normalise: str = "image",
+    pad: int = 2,
+    window: int | None = None,
+    flip: bool = False,
+    jitter: bool = False,
+    cutout: int = 0,
+    crop_test: bool = False,
     validation: float = 0.0,
     limit: int | None = None,
     seed: int = 0,
@@ -72,12 +99,13 @@ def fit(
     output: str | Path | None = None,
     resume: str = "auto",
 ) -> Run:
-    """Train a capsule network in place and write a run folder.
+    """Train a network in place and write a run folder.
 
     Images are padded by 2, cropped at random and standardised, validation and test images only standardised.
     Adam's learning rate (1e-3) is multiplied by decay after every epoch; Ranger21 (1e-2) schedules its own.
-    The test set is measured and never selects anything. A run that was stopped goes on from its folder's last
-    checkpoint, bit for bit on a CPU; resume="never" refuses a folder that holds a run.
+    What else can be changed, `mocapsnet train --help` says: every argument is a flag. The test set is
+    measured and never selects anything. A run that was stopped goes on from its folder's last checkpoint, bit
+    for bit on a CPU; resume="never" refuses a folder that holds a run.
 
     On CUDA a step is one graph, its convolutions in bf16 and its layers compiled; precision ("bf16-mixed",
     "tf32", "fp32"), graph="off" and compile=False change that. Test images are classified in float32.
@@ -93,10 +121,37 @@ def fit(
     check_rate(lr, decay)
     where = pick_device(device)
     how = choose(precision, graph, compile, where)
-    check_fits(model, dataset)
+    loss = model.loss if loss is None else loss
+    if reconstruction_weight is None:
+        reconstruction_weight = 5e-4 if model.decodes else 0.0
+    options = {
+        "schedule": schedule,
+        "warm_up": warm_up,
+        "steps_told": steps_told,
+        "weight_decay": weight_decay,
+        "ema": ema,
+        "loss": loss,
+        "smoothing": smoothing,
+        "reconstruction_weight": reconstruction_weight,
+        "mask": mask,
+        "target": target,
+        "reduction": reduction,
+        "normalise": normalise,
+        "pad": pad,
+        "window": window,
+        "flip": flip,
+        "jitter": jitter,
+        "cutout": cutout,
+        "crop_test": crop_test,
+    }
+    check_options(options, optimizer, epochs, model, dataset.image_shape)
+    check_fits(model, dataset, window)
     if limit is not None:
         dataset = dataset.limit(limit)
     dataset = dataset.hold_out(validation, seed)
+    model.preprocessing = {} if window is None else {"window": window}
+    if normalise == "dataset":
+        model.preprocessing |= mean_and_std(dataset.train)
     config = {
         "network": model.config,
         "dataset": dataset.name,
@@ -107,6 +162,7 @@ def fit(
         "optimizer": optimizer,
         "lr": lr,
         "decay": decay,
+        **options,
         "validation": validation,
         "limit": limit,
         "seed": seed,
@@ -123,7 +179,7 @@ def fit(
 
 
 def train(
-    model: CapsuleNetwork,
+    model: Network,
     dataset: Dataset,
     config: dict[str, Any],
     device: torch.device,
@@ -143,22 +199,39 @@ def train(
         model.parameters(),
         config["lr"],
         config["decay"],
-        steps=epochs * steps,
+        steps=epochs * (config["steps_told"] or steps),
+        weight_decay=config["weight_decay"],
+        schedule=config["schedule"],
     )
     network, fabric_optimizer = fabric.setup(model, optimizer)
-    state = State(config, model, optimizer, schedule)
+    average = Average(model, config["ema"]) if config["ema"] else None
+    state = State(config, model, optimizer, schedule, average)
     if resume == "never" and any((folder / name).exists() for name in (checkpoint.LAST, "run.json")):
         raise WrongArgument(f"{folder} holds a run already; choose another output folder or resume='auto'")
     if (saved := checkpoint.latest(folder)) is not None:
         check_same_run(saved, config, folder)
         state.load_state_dict(saved)
         if state.epoch == epochs and (finished := record.finished(folder, config)) is not None:
+            if average:
+                average.apply(epochs * steps)
             return Run(folder, finished)
     record.write_config(folder, config)
     record.write_metrics(folder, state.rows)
     train_set, test_set = dataset.train.to(fabric.device), dataset.test.to(fabric.device)
     validation_set = dataset.validation and dataset.validation.to(fabric.device)
-    step = make_step(fabric, network, model, fabric_optimizer, train_set, graphed)
+    augmentation = Augmentation(**{name: config[name] for name in Augmentation.__dataclass_fields__})
+    objective = Objective(**{name: config[name] for name in Objective.__dataclass_fields__})
+    step = make_step(
+        fabric, network, model, fabric_optimizer, train_set, graphed, augmentation, objective, average
+    )
+
+    def crops(epoch: int) -> Tensor | None:
+        """Where test images are cropped, if they are: a function of seed and epoch alone."""
+        if not config["crop_test"]:
+            return None
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        return crop_offsets(len(test_set.labels), generator, config["pad"]).to(fabric.device)
+
     last_saved = time.perf_counter()
     with (
         compiled(model, config["compile"]),
@@ -169,9 +242,15 @@ def train(
             network.train()
             started = time.perf_counter() - state.seconds
             for indices, offsets in islice(
-                batches(count, batch, seed, epoch, fabric.device), state.step, None
+                batches(count, batch, seed, epoch, fabric.device, augmentation, dataset.image_shape[1:]),
+                state.step,
+                None,
             ):
-                outcome = step(indices, offsets, epoch * steps + state.step + 1)
+                number = epoch * steps + state.step + 1
+                if config["schedule"] == "cosine":
+                    factor = cosine(number, epochs * steps, config["warm_up"] * steps)
+                    set_rate(optimizer, config["lr"] * factor)
+                outcome = step(indices, offsets, number)
                 state.count(outcome.loss, outcome.correct, len(indices))
                 progress.advance(state, len(indices))
                 if signals.pending or time.perf_counter() - last_saved > SECONDS_BETWEEN_CHECKPOINTS:
@@ -185,8 +264,10 @@ def train(
             step.check()
             check_weights(model, (epoch + 1) * steps)
             seconds = time.perf_counter() - started
-            validation_accuracy = accuracy(model, validation_set) if validation_set else None
-            row = state.finish_epoch(validation_accuracy, accuracy(model, test_set), seconds)
+            with average.applied((epoch + 1) * steps) if average else nullcontext():
+                validation_accuracy = accuracy(model, validation_set) if validation_set else None
+                test_accuracy = accuracy(model, test_set, crops(epoch), config["pad"])
+            row = state.finish_epoch(validation_accuracy, test_accuracy, seconds)
             checkpoint.save(folder, state.state_dict())
             last_saved = time.perf_counter()
             record.write_metrics(folder, state.rows)
@@ -194,6 +275,8 @@ def train(
             progress.finish(row)
             if signals.pending:
                 raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
+    if average:
+        average.apply(epochs * steps)
     model.save(folder)
     record.write_run(folder, model, state.rows, config, fabric.device)
     draw_pictures(folder, model, state.rows, test_set, dataset.class_names)
@@ -220,65 +303,50 @@ def choose(precision: str, graph: str, compile: bool | None, device: torch.devic
     return How(precision, graph if cuda else "off", cuda if compile is None else compile)
 
 
-def check_fits(model: CapsuleNetwork, dataset: Dataset) -> None:
-    """Refuse a data set that a network was not made for."""
-    if (model.image_shape, model.config["classes"]) != (dataset.image_shape, dataset.classes):
+def check_fits(model: Network, dataset: Dataset, window: int | None = None) -> None:
+    """Refuse a data set that a network was not made for; a window is cut out of its images."""
+    image_shape = windowed(dataset.image_shape, window)
+    if (model.image_shape, model.config["classes"]) != (image_shape, dataset.classes):
         raise WrongArgument(
-            f"{dataset.name} has {dataset.classes} classes of images {dataset.image_shape}, "
+            f"{dataset.name} has {dataset.classes} classes of images {image_shape}, "
             f"the network was made for {model.config['classes']} of {model.image_shape}"
         )
 
 
-def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) -> None:
-    """Refuse to go on with a run that was another one; only Adam's may be given more epochs."""
-    was, now = ({**told, **told["network"], "network": None} for told in (saved["config"], config))
-    more = (config["epochs"], 0) >= (saved["epoch"], saved["step"])
-    for name, value in now.items():
-        if (
-            name != "data"
-            and was.get(name) != value
-            and not (name == "epochs" and config["optimizer"] == "adam" and more)
-        ):
-            raise WrongArgument(
-                f"{folder} holds a run with {name} {was.get(name)!r}, got {value!r}; "
-                "choose another output folder"
-            )
-
-
 def batches(
-    count: int, batch: int, seed: int, epoch: int, device: torch.device | str = "cpu"
+    count: int,
+    batch: int,
+    seed: int,
+    epoch: int,
+    device: torch.device | str = "cpu",
+    augmentation: Augmentation | None = None,
+    size: tuple[int, int] = (0, 0),
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Indices and crop offsets of every batch of an epoch: a function of seed and epoch alone."""
+    """Indices and chance of every batch of an epoch, images having a size: only seed and epoch decide."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(count, generator=generator).to(device)
-    offsets = crop_offsets(count, generator).to(device)
-    size = min(batch, count)
-    return zip(order.split(size), offsets.split(size), strict=True)
+    offsets = (augmentation or Augmentation()).draw(count, size, generator).to(device)
+    at_once = min(batch, count)
+    return zip(order.split(at_once), offsets.split(at_once), strict=True)
 
 
-def accuracy(model: CapsuleNetwork, split: Split) -> float:
-    """The fraction of images whose longest class capsule is the labelled one."""
-    return float((lengths_of(model, split.images).argmax(1) == split.labels).double().mean())
+def accuracy(model: Network, split: Split, offsets: Tensor | None = None, pad: int = 2) -> float:
+    """The fraction of images whose longest class capsule is the labelled one; offsets crop them first."""
+    return float((lengths_of(model, split.images, offsets, pad).argmax(1) == split.labels).double().mean())
 
 
 @torch.no_grad()
-def lengths_of(model: CapsuleNetwork, images: Tensor) -> Tensor:
-    """The lengths [N,K] that a model gives to images, uint8 [N,C,H,W]."""
+def lengths_of(model: Network, images: Tensor, offsets: Tensor | None = None, pad: int = 2) -> Tensor:
+    """The lengths [N,K] that a model gives to images, uint8 [N,C,H,W], cropped at offsets where given."""
     was_training = model.training
     model.eval()
+    normalise = Normalisation(model.preprocessing, images.device)
+    if offsets is not None:
+        images = crop(images, offsets, pad)
     # What is compiled for training runs eagerly: every other size of batch would be compiled anew.
     stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
     with stance, float32_products(tf32=False, tuned=False):
-        parts = images.split(TEST_BATCH[images.device.type])
-        found = [length(model.encode(standardise(to_pixels(part)))) for part in parts]
+        parts = normalise.centre(images).split(min(TEST_BATCH[images.device.type], model.at_once))
+        found = [model.lengths(normalise(to_pixels(part))) for part in parts]
     model.train(was_training)
     return torch.cat(found)
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """A digest of every image and label, so that a run never goes on with other data."""
-    digest = hashlib.sha256()
-    for split in (dataset.train, dataset.validation, dataset.test):
-        for tensor in split or ():
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

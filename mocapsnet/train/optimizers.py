@@ -1,6 +1,8 @@
-"""The paper's two optimizers and the learning rates that go with them."""
+"""The paper's two optimizers, the learning rates that go with them, and how these change."""
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,19 +26,49 @@ def check_rate(lr: float, decay: float) -> None:
 
 
 def make_optimizer(
-    name: str, parameters: Iterable[nn.Parameter], lr: float, decay: float, steps: int
+    name: str,
+    parameters: Iterable[nn.Parameter],
+    lr: float,
+    decay: float,
+    steps: int,
+    weight_decay: float = 0.0,
+    schedule: str = "exponential",
 ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
-    """Adam with its learning rate times decay per epoch, or Ranger21 with its own schedule over all steps."""
+    """Adam with its learning rate times decay per epoch, or Ranger21 with its own schedule over all steps.
+
+    With weight decay Adam is AdamW. With schedule="cosine" its rate is whatever set_rate says.
+    """
     one_of("optimizer", name, LEARNING_RATES)
     if name == "adam":
         parameters = list(parameters)
-        if parameters[0].device.type != "cuda":
-            adam = torch.optim.Adam(parameters, lr)
-        else:
+        options: dict[str, Any] = {"weight_decay": weight_decay} if weight_decay else {}
+        rate: Any = lr
+        if parameters[0].device.type == "cuda":
             # One kernel, and a rate that a captured step reads from the device.
             rate = torch.tensor(lr, device=parameters[0].device)
-            adam = torch.optim.Adam(parameters, rate, fused=True, capturable=True)
-        return adam, ExponentialLR(adam, decay)
+            options |= {"fused": True, "capturable": True}
+        adam = (torch.optim.AdamW if weight_decay else torch.optim.Adam)(parameters, rate, **options)
+        return adam, ExponentialLR(adam, decay) if schedule == "exponential" else None
     from pytorch_optimizer import Ranger21
 
     return Ranger21(parameters, num_iterations=steps, lr=lr), None
+
+
+def cosine(step: int, steps: int, warm_up: float) -> float:
+    """The factor of the learning rate at a step, counted from 1: up in a line, then down to zero in a cosine.
+
+    >>> cosine(5, 10, 5.0), cosine(10, 10, 5.0)
+    (1.0, 0.0)
+    """
+    if step < warm_up:
+        return step / warm_up
+    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(steps - warm_up, 1.0)))
+
+
+def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give all weights a learning rate; one on the device is overwritten, and nobody waits."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr

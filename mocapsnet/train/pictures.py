@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 
 from mocapsnet.data import Split
-from mocapsnet.data.augment import standardise, to_pixels
-from mocapsnet.nn.network import CapsuleNetwork
+from mocapsnet.data.augment import Normalisation, to_pixels
+from mocapsnet.nn.base import Network
 from mocapsnet.train.state import Row
 
 EXAMPLES = 10
 
 
 def draw_pictures(
-    folder: Path, model: CapsuleNetwork, rows: Sequence[Row], test: Split, class_names: Sequence[str]
+    folder: Path, model: Network, rows: Sequence[Row], test: Split, class_names: Sequence[str]
 ) -> None:
     """Draw both pictures, or say which extra draws them."""
     try:
@@ -23,7 +23,8 @@ def draw_pictures(
         print("no pictures without matplotlib: pip install 'mocapsnet[plots]'")
         return
     draw_curves(rows, folder / "curves.png")
-    draw_reconstructions(model, test, class_names, folder / "reconstructions.png")
+    if model.decodes:
+        draw_reconstructions(model, test, class_names, folder / "reconstructions.png")
 
 
 def draw_curves(rows: Sequence[Row], path: Path) -> None:
@@ -53,14 +54,16 @@ def draw_curves(rows: Sequence[Row], path: Path) -> None:
 
 
 @torch.no_grad()
-def draw_reconstructions(model: CapsuleNetwork, test: Split, class_names: Sequence[str], path: Path) -> None:
+def draw_reconstructions(model: Network, test: Split, class_names: Sequence[str], path: Path) -> None:
     """The first test image of up to ten classes, and below each what the longest capsule makes of it."""
     from matplotlib.figure import Figure
 
     shown = [int((test.labels == label).nonzero()[0]) for label in test.labels.unique()[:EXAMPLES]]
-    pixels = to_pixels(test.images[shown])
-    output = model(standardise(pixels))
-    guesses = output.lengths.argmax(1)
+    normalise = Normalisation(model.preprocessing, test.images.device)
+    pixels = to_pixels(normalise.centre(test.images[shown]))
+    output = model(normalise(pixels))
+    # Only a network with an extra class has one that no image is of.
+    names, guesses = [*class_names, "none"], output.lengths.argmax(1)
     figure = Figure(figsize=(1.1 * len(shown) + 0.9, 2.9), layout="constrained")
     grid = figure.subplots(2, len(shown), squeeze=False)
     for column, index in enumerate(shown):
@@ -72,7 +75,7 @@ def draw_reconstructions(model: CapsuleNetwork, test: Split, class_names: Sequen
             axes.set(xticks=[], yticks=[])
         grid[0, column].set_title(class_names[int(test.labels[index])], fontsize=10)
         grid[1, column].set_xlabel(
-            f"{class_names[int(guesses[column])]}  {output.lengths[column].max():.2f}", fontsize=9
+            f"{names[int(guesses[column])]}  {output.lengths[column].max():.2f}", fontsize=9
         )
     grid[0, 0].set_ylabel("test image")
     grid[1, 0].set_ylabel("reconstruction")

@@ -8,8 +8,9 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import yaml
@@ -17,14 +18,19 @@ from torch import nn
 
 import mocapsnet
 from mocapsnet.errors import BrokenFile
-from mocapsnet.nn.network import load
-from mocapsnet.train.settings import Settings
+from mocapsnet.nn.network import load, network_class
+from mocapsnet.train.settings import Model, Settings
 from mocapsnet.train.state import Row
 from mocapsnet.writing import write
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:
-    """Write config.yaml, which `mocapsnet train --config` takes to repeat the run."""
+    """Write config.yaml, which `mocapsnet train --config` takes to repeat the run, if flags can say it."""
+    name = config["network"]["model"]
+    own = signature(network_class(name)).parameters
+    unsaid = config["network"].keys() - Settings.__annotations__.keys() - {"image_shape", "classes"}
+    if name.lower() not in get_args(Model) or any(config["network"][n] != own[n].default for n in unsaid):
+        return
     network = {name: value for name, value in config["network"].items() if name in Settings.__annotations__}
     settings = {name: value for name, value in config.items() if name in Settings.__annotations__}
     if config["data"] is None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 PAPER = {"epochs": 60, "batch": 128, "capsules": 32, "channels": 256}
 SMALL = {"epochs": 16, "batch": 32, "capsules": 8, "channels": 32}
 DEFAULTS = {"mnist6k": SMALL, "mnist": PAPER | {"epochs": 30}}
+Model = Literal["mocapsnet", "rescapsnet", "capsnet", "shallowcapsnet", "convnet"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,24 @@ class Settings:
         optimizer: Adam, or Ranger21 with its own schedule.
         lr: The learning rate at the start; null is the optimizer's default.
         decay: What Adam's learning rate is multiplied with after every epoch.
+        schedule: Of Adam's learning rate: times decay per epoch, or a cosine down to zero.
+        warm_up: Epochs in which a cosine's learning rate first grows from zero.
+        steps_told: Steps that an epoch has in Ranger21's schedule; null is as many as it has.
+        weight_decay: Of AdamW; 0 is Adam.
+        ema: Decay of a moving average of the weights, which is then tested and saved; 0 is none.
+        loss: margin, or cross-entropy where the network has logits; null is the network's own.
+        smoothing: How far labels are moved towards all classes alike.
+        reconstruction_weight: Of the decoder's error in the loss; null is 5e-4, or 0 without a decoder.
+        mask: Whose capsule is decoded in training, the label's or the guess's.
+        target: What the decoder should make, the pixels or the normalised image.
+        reduction: Whether losses are averaged or summed over a batch.
+        normalise: By each image's own mean and standard deviation, or by the data set's.
+        pad: Pixels around training images before they are cropped at random.
+        window: Side of the crop, in the middle of test images; null is the whole image.
+        flip: Mirror half of the training images; not for digits.
+        jitter: Change brightness and contrast of training images at random.
+        cutout: Side of a square that is cut out of training images; 0 is none.
+        crop_test: Pad and crop test images at random too, as the paper's released code does.
         validation: The fraction of the training set that is held out.
         limit: How many training images are used; null is all.
         seed: Of the weights, the order of the images and their crops.
@@ -53,7 +72,7 @@ class Settings:
     dataset: str = "mnist6k"
     data: str = "data"
     download: bool = False
-    model: Literal["mocapsnet", "rescapsnet", "capsnet"] = "mocapsnet"
+    model: Model = "mocapsnet"
     blocks: int = 1
     routing: Literal["rba", "leaky-rba", "sda", "em"] = "rba"
     epochs: int | None = None
@@ -61,6 +80,24 @@ class Settings:
     optimizer: Literal["adam", "ranger21"] = "adam"
     lr: float | None = None
     decay: float = 0.96
+    schedule: Literal["exponential", "cosine"] = "exponential"
+    warm_up: float = 0.0
+    steps_told: int | None = None
+    weight_decay: float = 0.0
+    ema: float = 0.0
+    loss: Literal["margin", "cross-entropy"] | None = None
+    smoothing: float = 0.0
+    reconstruction_weight: float | None = None
+    mask: Literal["label", "guess"] = "label"
+    target: Literal["pixels", "image"] = "pixels"
+    reduction: Literal["mean", "sum"] = "mean"
+    normalise: Literal["image", "dataset"] = "image"
+    pad: int = 2
+    window: int | None = None
+    flip: bool = False
+    jitter: bool = False
+    cutout: int = 0
+    crop_test: bool = False
     validation: float = 0.0
     limit: int | None = None
     seed: int = 0

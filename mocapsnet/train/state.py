@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import at_least
+from mocapsnet.train.average import Average
 
 LARGEST_SEED = 2**32 - 1
 
@@ -36,12 +37,13 @@ class Row(NamedTuple):
 
 @dataclass
 class State:
-    """A run in progress: weights, optimizer, schedule, generators, and the place in the epoch."""
+    """A run in progress: weights, their average, optimizer, schedule, generators, the place in the epoch."""
 
     config: dict[str, Any]
     model: nn.Module
     optimizer: Optimizer
     schedule: LRScheduler | None
+    average: Average | None = None
     epoch: int = 0
     step: int = 0
     seen: int = 0
@@ -77,10 +79,8 @@ class State:
         return row
 
     def learning_rate(self) -> float:
-        """The rate of the last step; Ranger21 has no schedule beside it and keeps its own."""
-        if self.schedule is None:
-            return float(self.optimizer.current_lr)  # type: ignore[attr-defined]
-        return float(self.optimizer.param_groups[0]["lr"])
+        """The rate of the last step; Ranger21 keeps its own."""
+        return float(getattr(self.optimizer, "current_lr", self.optimizer.param_groups[0]["lr"]))
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values, as a checkpoint holds them."""
@@ -89,6 +89,7 @@ class State:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "average": None if self.average is None else self.average.sums,
             "generators": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
             "epoch": self.epoch,
             "step": self.step,
@@ -108,6 +109,8 @@ class State:
                 group["lr"] = group["lr"].to(group["params"][0].device)
         if self.schedule is not None:
             self.schedule.load_state_dict(saved["schedule"])
+        if self.average is not None:
+            self.average.load(saved["average"], self.average.sums)
         cpu, *cuda = saved["generators"]
         torch.set_rng_state(cpu)
         if len(cuda) == torch.cuda.device_count():

@@ -9,12 +9,13 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from mocapsnet.data import Split
-from mocapsnet.data.augment import crop, standardise, to_pixels
+from mocapsnet.data.augment import Augmentation, Normalisation
 from mocapsnet.errors import NotFinite
-from mocapsnet.losses import capsule_loss
-from mocapsnet.nn.network import CapsuleNetwork
+from mocapsnet.nn.base import Network
 from mocapsnet.nn.routing import CapsLayer
+from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_finite, culprit, is_finite, range_checked
+from mocapsnet.train.objective import Objective
 
 # As Fabric calls them.
 PRECISIONS: dict[str, Any] = {"bf16-mixed": "bf16-mixed", "tf32": "32-true", "fp32": "32-true"}
@@ -30,20 +31,32 @@ class Outcome(NamedTuple):
 
 
 class Step:
-    """gather → crop → standardise → forward → backward → update, for the images of given indices.
+    """gather → augment → normalise → forward → backward → update, for the images of given indices.
 
     A step whose loss or gradient is not finite makes no update. A CPU says so at once. A GPU is not waited
     for: it makes no update from then on, and check() tells.
     """
 
     def __init__(
-        self, fabric: Fabric, network: nn.Module, model: CapsuleNetwork, optimizer: Any, data: Split
+        self,
+        fabric: Fabric,
+        network: nn.Module,
+        model: Network,
+        optimizer: Any,
+        data: Split,
+        augmentation: Augmentation | None = None,
+        objective: Objective | None = None,
+        average: Average | None = None,
     ) -> None:
         self.fabric = fabric
         self.network = network
         self.model = model
         self.optimizer = optimizer
         self.data = data
+        self.augmentation = augmentation or Augmentation()
+        self.objective = objective or Objective()
+        self.average = average
+        self.normalise = Normalisation(model.preprocessing, fabric.device)
         # Only a fused optimizer takes it from the device that nothing is to be updated.
         self.waits = not optimizer.defaults.get("fused")
         self.number = torch.zeros((), dtype=torch.int64, device=fabric.device)
@@ -54,7 +67,7 @@ class Step:
             optimizer.optimizer.found_inf = self.stopped
 
     def __call__(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
-        """Train on these images, cropped at these offsets; steps are numbered from 1."""
+        """Train on these images, augmented by the chance in offsets; steps are numbered from 1."""
         if not self.waits:
             self.number.fill_(number)
             self.unchecked[number] = indices, offsets
@@ -64,8 +77,8 @@ class Step:
         """The step itself."""
         images, pixels, labels = self.batch(indices, offsets)
         with range_checked(self.model, number, images, labels):
-            output = self.network(images, labels)
-        loss = capsule_loss(output, labels, pixels)
+            output = self.network(images, self.objective.shown(labels))
+        loss = self.objective(output, labels, pixels)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         if self.waits:
@@ -73,12 +86,17 @@ class Step:
         else:
             self.note(loss)
         self.optimizer.step()
-        return Outcome(loss.detach(), (output.lengths.argmax(1) == labels).sum())
+        if self.average is not None:
+            self.average.update()
+        loss = self.objective.per_image(loss.detach(), len(labels))
+        return Outcome(loss, (output.lengths.argmax(1) == labels).sum())
 
     def batch(self, indices: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Standardised images, their pixels and labels."""
-        pixels = to_pixels(crop(self.data.images[indices], offsets))
-        return standardise(pixels), pixels, self.data.labels[indices]
+        """Normalised images, what the decoder should make of them, and labels."""
+        pixels, seen = self.augmentation.pixels(self.data.images[indices], offsets)
+        images = self.normalise(seen)
+        target = images if self.objective.target == "image" else pixels
+        return self.augmentation.holes(images, offsets), target, self.data.labels[indices]
 
     def note(self, loss: Tensor) -> None:
         """Remember the first step that is not finite, and stop all updates from it on; nobody waits."""
@@ -91,7 +109,8 @@ class Step:
         if number := int(self.first_bad):
             images, pixels, labels = self.batch(*self.unchecked[number])
             with range_checked(self.model, number, images, labels):
-                loss = capsule_loss(self.network(images, labels), labels, pixels)
+                output = self.network(images, self.objective.shown(labels))
+                loss = self.objective(output, labels, pixels)
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
             named = culprit(loss, self.model, images, labels)
@@ -117,7 +136,7 @@ class GraphedStep(Step):
         self.captured: dict[int, Captured] = {}
 
     def __call__(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
-        """Train on these images, cropped at these offsets; steps are numbered from 1."""
+        """Train on these images, augmented by the chance in offsets; steps are numbered from 1."""
         size = len(indices)
         done = self.eager.setdefault(size, 0)
         if done < WARM_UP:
@@ -154,17 +173,27 @@ def another_stream() -> Iterator[None]:
 
 
 def make_step(
-    fabric: Fabric, network: nn.Module, model: CapsuleNetwork, optimizer: Any, data: Split, graphed: bool
+    fabric: Fabric,
+    network: nn.Module,
+    model: Network,
+    optimizer: Any,
+    data: Split,
+    graphed: bool,
+    augmentation: Augmentation | None = None,
+    objective: Objective | None = None,
+    average: Average | None = None,
 ) -> Step:
     """A step, as a graph where that was asked for and can be; on a GPU a reason why not is printed."""
     if fabric.device.type == "cuda":
-        for convolution in (model.stem, model.primary):
-            convolution.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    arguments = (fabric, network, model, optimizer, data, augmentation, objective, average)
     if graphed and optimizer.defaults.get("capturable"):
-        return GraphedStep(fabric, network, model, optimizer, data)
+        return GraphedStep(*arguments)
     if graphed and fabric.device.type == "cuda":
         print(f"no CUDA graph: {type(optimizer.optimizer).__name__} cannot be captured")
-    return Step(fabric, network, model, optimizer, data)
+    return Step(*arguments)
 
 
 @contextmanager

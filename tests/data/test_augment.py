@@ -1,4 +1,4 @@
-"""What happens to a batch: crop and standardise."""
+"""What happens to a batch: crop, mirror, colours, normalise, hole."""
 
 import pytest
 import torch
@@ -6,7 +6,18 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mocapsnet.data.augment import crop, crop_offsets, standardise, to_pixels
+from mocapsnet.data import Split
+from mocapsnet.data.augment import (
+    GRAIN,
+    Augmentation,
+    Normalisation,
+    crop,
+    crop_offsets,
+    jitter,
+    mean_and_std,
+    standardise,
+    to_pixels,
+)
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.data())
@@ -39,3 +50,89 @@ def test_standardised_images_have_mean_zero_and_variance_one(shape):
 
 def test_an_image_of_one_colour_becomes_zero():
     assert standardise(torch.full((2, 3, 8, 8), 0.5)).abs().max() == 0
+
+
+IMAGES = torch.arange(2 * 1 * 4 * 5, dtype=torch.uint8).view(2, 1, 4, 5)
+
+
+def test_the_first_chance_is_the_crop_s_and_more_of_it_changes_nothing_before():
+    def draw(**options):
+        return Augmentation(**options).draw(50, (8, 9), torch.Generator().manual_seed(1))
+
+    assert torch.equal(draw(), crop_offsets(50, torch.Generator().manual_seed(1)))
+    full = draw(flip=True, jitter=True, cutout=3)
+    assert full.shape == (50, 7)
+    assert torch.equal(full[:, :2], draw())
+    assert torch.equal(full[:, :3], draw(flip=True))
+
+
+def test_chance_reaches_every_value_and_no_further():
+    drawn = Augmentation(pad=3, window=6, flip=True, jitter=True, cutout=2).draw(
+        5000, (8, 9), torch.Generator().manual_seed(0)
+    )
+    assert drawn.amin(0).tolist()[:3] == [0, 0, 0]
+    # Three pixels on both sides, and what a window of 6 leaves of 8 and 9.
+    assert drawn.amax(0).tolist()[:3] == [8, 9, 1]
+    assert drawn[:, 3:5].min() >= 0
+    assert drawn[:, 3:5].max() <= GRAIN
+    assert drawn[:, 3:5].double().mean().item() == pytest.approx(GRAIN / 2, rel=0.02)
+    assert (drawn[:, 5:].amin(0).tolist(), drawn[:, 5:].amax(0).tolist()) == ([0, 0], [5, 5])
+
+
+def test_a_window_is_cut_at_its_offset():
+    cut = crop(IMAGES, torch.tensor([[0, 1], [2, 3]]), pad=0, window=2)
+    assert cut.tolist() == [[[[1, 2], [6, 7]]], [[[33, 34], [38, 39]]]]
+
+
+def test_only_the_chosen_images_are_mirrored():
+    chance = torch.tensor([[2, 2, 1], [2, 2, 0]])
+    target, shown = Augmentation(flip=True).pixels(IMAGES, chance)
+    assert torch.equal(target, to_pixels(torch.stack([IMAGES[0].flip(-1), IMAGES[1]])))
+    assert shown is target
+
+
+def test_a_hole_is_a_square_around_its_centre_as_far_as_the_image_goes():
+    images = torch.ones(2, 2, 4, 5)
+    chance = torch.tensor([[2, 2, 1, 2], [2, 2, 3, 4]])
+    holes = 1 - Augmentation(cutout=2).holes(images, chance)
+    expected = torch.zeros(2, 2, 4, 5)
+    expected[0, :, 0:2, 1:3] = 1
+    expected[1, :, 2:4, 3:5] = 1
+    assert torch.equal(holes, expected)
+    assert (1 - Augmentation(cutout=3).holes(images, torch.tensor([[2, 2, 0, 0]] * 2))).sum() == 2 * 2 * 4
+    assert Augmentation().holes(images, chance[:, :2]) is images
+
+
+def test_brightness_moves_all_and_contrast_stretches_each_channel_around_its_mean():
+    pixels = torch.tensor([0.2, 0.4, 0.5, 0.9]).view(1, 2, 1, 2)
+    assert torch.allclose(jitter(pixels, torch.tensor([[0.5, 0.5]])), pixels)
+    assert torch.allclose(jitter(pixels, torch.tensor([[1.0, 0.5]])), pixels + 63 / 255)
+    flat = jitter(pixels, torch.tensor([[0.0, 0.0]])) + 63 / 255
+    assert torch.allclose(flat, torch.tensor([0.28, 0.32, 0.66, 0.74]).view(1, 2, 1, 2))
+    target, shown = Augmentation(jitter=True).pixels(IMAGES, torch.tensor([[2, 2, GRAIN, GRAIN // 2]] * 2))
+    assert torch.equal(target, to_pixels(IMAGES))
+    assert torch.allclose(shown, target + 63 / 255)
+
+
+def test_mean_and_std_of_a_data_set_are_per_channel_and_normalise_it():
+    images = torch.randint(0, 256, (30, 2, 6, 7), dtype=torch.uint8)
+    images[:, 1] = 51
+    told = mean_and_std(Split(images, torch.zeros(30, dtype=torch.int64)))
+    assert told["mean"] == pytest.approx([to_pixels(images)[:, 0].double().mean().item(), 0.2], abs=1e-6)
+    assert told["std"][0] == pytest.approx(
+        to_pixels(images)[:, 0].double().std(correction=0).item(), abs=1e-6
+    )
+    # A channel of one colour is left at its size.
+    assert told["std"][1] == 1
+    normal = Normalisation(told, torch.device("cpu"))(to_pixels(images))
+    assert normal[:, 0].mean().abs() < 1e-5
+    assert normal[:, 0].std() == pytest.approx(1, abs=1e-3)
+    assert normal[:, 1].abs().max() < 1e-6
+
+
+def test_a_window_is_the_middle_of_a_test_image():
+    centre = Normalisation({"window": 2}, torch.device("cpu")).centre(IMAGES)
+    assert centre[0].tolist() == [[[6, 7], [11, 12]]]
+    plain = Normalisation({}, torch.device("cpu"))
+    assert plain.centre(IMAGES) is IMAGES
+    assert torch.equal(plain(to_pixels(IMAGES)), standardise(to_pixels(IMAGES)))

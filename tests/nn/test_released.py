@@ -1,5 +1,6 @@
 """from_released against what the released code computes, written out here on its own state dict."""
 
+import itertools
 import math
 
 import pytest
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 import mocapsnet as mc
+from mocapsnet.nn.released import ReleasedNetwork
 
 IMAGE, CLASSES = (2, 10, 11), 4
 # Sizes unlike the paper's, so that they can only come from the weights.
@@ -246,3 +248,40 @@ def test_wrong_options_are_refused(options):
 def test_a_key_of_another_network_is_refused_by_its_name(extra):
     with pytest.raises(ValueError, match=extra):
         loaded(checkpoint() | {extra: torch.zeros(1, 2, 2, 2, 2)})
+
+
+def test_one_thing_at_a_time_can_be_unlike_the_released_code():
+    """Doubled or not, with a bias or none, for both skips: computed here from f_1 and f_2."""
+    x = torch.rand(3, CAPSULES, DIM)
+    sizes = {"channels": CHANNELS, "kernel_size": KERNEL, "capsules": CAPSULES, "class_dim": CLASS_DIM}
+    for trunk, doubled, bias in itertools.product(("residual", "momentum"), (False, True), (None, 0.3)):
+        network = ReleasedNetwork(
+            IMAGE, CLASSES, trunk=trunk, doubled=doubled, routing_bias=bias, weight_std=0.5, **sizes
+        )
+        modules = [m for m in network.trunk.modules() if type(m).__name__ == "ReleasedLayer"]
+        if trunk == "residual":
+            middle = x + modules[0](x)
+            expected = middle + modules[1](middle)
+        else:
+            velocity = 0.1 * modules[0](x)
+            middle = x + velocity
+            expected = middle + 0.9 * velocity + 0.1 * modules[1](middle)
+        assert_close(network.trunk(x), x + expected if doubled else expected)
+        assert (modules[0].bias is None) == (bias is None)
+        assert bias is None or (network.caps2.bias == bias).all()
+        assert modules[0].W.std().item() == pytest.approx(0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_it_is_saved_and_loaded(trunk, routing, tmp_path):
+    model, images = loaded(checkpoint(trunk, routing, blocks=2), trunk), torch.rand(2, *IMAGE)
+    model.save(tmp_path)
+    again = mc.load(tmp_path)
+    assert again.config == model.config
+    assert torch.equal(again.lengths(images), model(images).lengths)
+
+
+def test_a_plain_trunk_has_no_skip_to_double():
+    with pytest.raises(ValueError, match="no skip to double"):
+        ReleasedNetwork(IMAGE, CLASSES, trunk="plain", doubled=True, kernel_size=KERNEL)

@@ -108,10 +108,12 @@ def test_a_state_beyond_the_range_of_exact_arithmetic_is_refused(tiny, tmp_path)
 
 
 def test_a_loss_that_is_not_finite_by_itself_is_named(tiny, tmp_path, monkeypatch):
-    model, loss = small_network(), mc.capsule_loss
-    at_step(
-        model, 12, lambda: monkeypatch.setattr("mocapsnet.train.step.capsule_loss", lambda *x: loss(*x) / 0)
-    )
+    model, loss = small_network(), mc.margin_loss
+
+    def infinite(*tensors, **options):
+        return loss(*tensors, **options) / 0
+
+    at_step(model, 12, lambda: monkeypatch.setattr("mocapsnet.train.objective.margin_loss", infinite))
     assert stopped(model, tiny, tmp_path) == "step 12: the loss is inf; the update was not made"
 
 

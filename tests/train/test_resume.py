@@ -74,7 +74,7 @@ CHAIN = [
     (Death("mocapsnet.train.record.write_metrics", 2), 60, (2, 0)),
     (Death("mocapsnet.train.record.write_metrics", 5), 60, (6, 0)),
     # After the last epoch, within the weights and before the record.
-    (Death("mocapsnet.nn.network.to_bytes", 1), 60, (6, 0)),
+    (Death("mocapsnet.nn.base.to_bytes", 1), 60, (6, 0)),
     (Death("os.fsync", 5), 60, (6, 0)),
     (Death("os.fsync", 9), 60, (6, 0)),
 ]

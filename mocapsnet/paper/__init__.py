@@ -1,0 +1,1 @@
+"""The paper's trained models and what it says of them."""

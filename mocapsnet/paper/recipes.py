@@ -1,0 +1,401 @@
+"""Every trained model of the paper, and those beside it: one function each, and the tables they fill.
+
+Four recipes train the paper's networks: `written` is its text, `released` what its code ran, `stable` ours
+with the same network and epochs, `best` ours with all but the network free. docs/deviations.md compares them.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.arguments import one_of
+from mocapsnet.paper.recipe import Recipe, changed
+
+__all__ = ["RECIPES", "TABLES", "Recipe", "changed", "recipe"]
+
+MODELS = {"capsnet": "CapsNet", "rescapsnet": "ResCapsNet", "mocapsnet": "MoCapsNet"}
+TRUNKS = {"capsnet": "plain", "rescapsnet": "residual", "mocapsnet": "momentum"}
+EPOCHS = {"mnist6k": 30, "mnist": 30, "fashion_mnist": 30}
+DIGITS = ("mnist6k", "mnist", "svhn")
+SKIPS = ("rescapsnet", "mocapsnet")
+SETS = ("mnist", "svhn", "cifar10", "cifar100")
+# Ours first: what a reader asks for first.
+THREE = ("stable", "released", "written")
+
+
+def recipe(
+    recipe: str,
+    dataset: str,
+    model: str,
+    blocks: int = 1,
+    routing: str = "rba",
+    optimizer: str = "adam",
+    **changes: Any,
+) -> Recipe:
+    """A recipe by its name; changes are arguments of the network or of fit, and become part of the name.
+
+    >>> recipe("stable", "cifar10", "mocapsnet", blocks=2, optimizer="ranger21", lr=0.1).name
+    'cifar10-mocapsnet-rba-ranger21-b2-stable-lr0.1'
+    """
+    one_of("recipe", recipe, NAMED)
+    return changed(NAMED[recipe](dataset, model, blocks, routing, optimizer), **changes)
+
+
+def paper_training(dataset: str, optimizer: str) -> dict[str, Any]:
+    """Section 4.1: batch 128; Adam at 1e-3, times 0.96 per epoch; Ranger21 at 1e-2, as table 5 has it."""
+    return {
+        "epochs": EPOCHS.get(dataset, 60),
+        "batch": 128,
+        "optimizer": optimizer,
+        "lr": 1e-3 if optimizer == "adam" else 1e-2,
+        "decay": 0.96,
+    }
+
+
+def paper_recipe(
+    recipe: str, dataset: str, model: str, blocks: int, routing: str, optimizer: str, **network: Any
+) -> Recipe:
+    """One of the paper's three networks with the paper's training."""
+    one_of("model", model, MODELS)
+    return Recipe(
+        f"{dataset}-{model}-{routing}-{optimizer}-b{blocks}-{recipe}",
+        recipe,
+        dataset,
+        model,
+        blocks,
+        routing,
+        optimizer,
+        MODELS[model],
+        {"blocks": blocks, "routing": routing, **network},
+        paper_training(dataset, optimizer),
+    )
+
+
+def written(
+    dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimizer: str = "adam"
+) -> Recipe:
+    """The paper's text: W starts at N(0, 0.01²), RBA has no bias, SDA and EM start theirs at 0.1.
+
+    Command: mocapsnet reproduce table-2 --only "written cifar10 blocks=1"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    bias = None if routing == "rba" else 0.1
+    return paper_recipe(
+        "written", dataset, model, blocks, routing, optimizer, weight_std=0.01, routing_bias=bias
+    )
+
+
+def stable(
+    dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimizer: str = "adam"
+) -> Recipe:
+    """The paper's network and epochs from a start that learns: W at N(0, 0.1²), every bias at 0.1.
+
+    Command: mocapsnet reproduce table-2 --only "stable cifar10 blocks=1"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    return paper_recipe(
+        "stable", dataset, model, blocks, routing, optimizer, weight_std=0.1, routing_bias=0.1
+    )
+
+
+def released(
+    dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimizer: str = "adam"
+) -> Recipe:
+    """What the released code ran: its network, its losses, its preprocessing, test images cropped too.
+
+    Command: mocapsnet reproduce table-2 --only "released cifar10 blocks=1"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    one_of("model", model, MODELS)
+    if routing not in ("rba", "sda"):
+        raise WrongArgument(f"the released code routes by 'rba' or 'sda', got {routing!r}; use 'stable'")
+    training = paper_training(dataset, optimizer)
+    if optimizer == "adam" and (dataset == "cifar100" or blocks >= 20):
+        training["lr"] = 1e-4
+    if optimizer == "ranger21":
+        training["steps_told"] = training["batch"]
+    return Recipe(
+        f"{dataset}-{model}-{routing}-{optimizer}-b{blocks}-released",
+        "released",
+        dataset,
+        model,
+        blocks,
+        routing,
+        optimizer,
+        "ReleasedNetwork",
+        {"blocks": blocks, "routing": routing, "trunk": TRUNKS[model]},
+        {
+            **training,
+            "normalise": "dataset",
+            "crop_test": True,
+            "target": "image",
+            "mask": "guess",
+            "reduction": "sum",
+            # Its layers are one graph without end for the compiler.
+            "compile": False,
+        },
+    )
+
+
+def best(dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimizer: str = "adam") -> Recipe:
+    """`stable` with the free ingredients; all their values are guesses, not tuned yet.
+
+    Command: mocapsnet reproduce best
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    recipe = stable(dataset, model, blocks, routing, optimizer)
+    free: dict[str, Any] = {"ema": 0.999}
+    if optimizer == "adam":
+        free |= {"schedule": "cosine", "warm_up": 3.0, "weight_decay": 0.05}
+    # Mirrored digits are other digits, or none.
+    if dataset not in DIGITS:
+        free |= {"flip": True, "pad": 4, "cutout": 8}
+    return replace(
+        recipe,
+        name=recipe.name.replace("-stable", "-best"),
+        recipe="best",
+        training={**recipe.training, **free},
+    )
+
+
+NAMED: dict[str, Callable[..., Recipe]] = {
+    "written": written,
+    "released": released,
+    "stable": stable,
+    "best": best,
+}
+
+
+def control(dataset: str, model: str, blocks: int = 8, **changes: Any) -> Recipe:
+    """`released` with one thing changed: doubled, weight_std or routing_bias.
+
+    Command: mocapsnet reproduce controls
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    return replace(changed(released(dataset, model, blocks), **changes), recipe="control")
+
+
+def deep(dataset: str, model: str = "mocapsnet", blocks: int = 20, routing: str = "rba") -> Recipe:
+    """`stable` at depths that the paper does not tabulate.
+
+    Command: mocapsnet reproduce deep
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    return stable(dataset, model, blocks, routing)
+
+
+def ablation(recipe: str, model: str, lr: float = 0.01, capsules: int = 32, batch: int = 128) -> Recipe:
+    """A row of table 5: two blocks, Ranger21, 100 epochs.
+
+    Command: mocapsnet reproduce table-5
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    told = {"lr": lr, "capsules": capsules, "batch": batch, "epochs": 100}
+    if recipe == "released":
+        told["steps_told"] = batch
+    return changed(NAMED[recipe]("cifar10", model, 2, "rba", "ranger21"), **told)
+
+
+def convnet(dataset: str, blocks: int = 1) -> Recipe:
+    """A plain convolutional network with as many parameters as MoCapsNet, trained alike by cross entropy.
+
+    Command: mocapsnet reproduce table-3 --only "model=convnet"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    return replace(
+        stable(dataset, "mocapsnet", blocks),
+        name=f"{dataset}-convnet-none-adam-b{blocks}-stable",
+        model="convnet",
+        routing="none",
+        kind="ConvNet",
+        network={"blocks": blocks},
+    )
+
+
+def shallow(model: str, members: int, network: dict[str, Any], training: dict[str, Any]) -> Recipe:
+    """A network of primary and class capsules alone on CIFAR-10, from the start that `stable` has."""
+    routing = network.get("routing", "rba")
+    return Recipe(
+        f"cifar10-{model}-{routing}-adam-b0-stable",
+        "stable",
+        "cifar10",
+        model,
+        0,
+        routing,
+        "adam",
+        "ShallowCapsNet",
+        network,
+        {**paper_training("cifar10", "adam"), **training},
+        members,
+    )
+
+
+def xi_capsnet() -> Recipe:
+    """The CapsNet of Xi et al. on CIFAR-10, 50 epochs; the sizes are Sabour's, theirs are not public.
+
+    Command: mocapsnet reproduce table-3 --only "model=capsnet-1conv"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    return shallow("capsnet-1conv", 1, {}, {"epochs": 50})
+
+
+def xi_two_conv() -> Recipe:
+    """Their CapsNet (2-Conv): ours has 256 channels of 9x9 and of 5x5 in the stem, 32 types of 8-D capsules.
+
+    Command: mocapsnet reproduce table-3 --only "model=capsnet-2conv"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    return shallow("capsnet-2conv", 1, {"second_kernel": 5}, {"epochs": 50})
+
+
+def xi_ensemble() -> Recipe:
+    """Four of these with a class "none of the above", which no image has; their lengths are summed.
+
+    Command: mocapsnet reproduce table-3 --only "capsnet-2conv-ensemble"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    return shallow("capsnet-2conv-ensemble", 4, {"second_kernel": 5, "extra_class": True}, {"epochs": 50})
+
+
+def sabour(members: int = 1) -> Recipe:
+    """Sabour's CIFAR-10 network: crops of 24x24, 64 types, leaky routing differentiated through, no decoder.
+
+    Shortened to 60 epochs (23,460 steps of its 600,000), the rate falling to the same share of its first
+    value per epoch as in the paper's other runs. Test images are cropped in their middle.
+
+    Command: mocapsnet reproduce table-3 --only "model=sabour"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    network = {
+        "routing": "leaky-rba",
+        "gradient": "all",
+        "types": 64,
+        "same": True,
+        "decoder": False,
+        "extra_class": True,
+        "truncated": True,
+    }
+    training = {"window": 24, "pad": 0, "flip": True, "jitter": True}
+    return shallow("sabour" if members == 1 else "sabour-ensemble", members, network, training)
+
+
+def sabour_ensemble() -> Recipe:
+    """Seven of these, whose lengths are summed.
+
+    Command: mocapsnet reproduce table-3 --only "model=sabour-ensemble"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    return sabour(members=7)
+
+
+def best_ensemble(dataset: str = "cifar10", members: int = 7) -> Recipe:
+    """Seven models of `best`, whose lengths are summed.
+
+    Command: mocapsnet reproduce best --only "ensemble"
+    Hardware: one GPU. Minutes and expected accuracy: not run yet.
+    """
+    recipe = best(dataset, "mocapsnet")
+    name = recipe.name.replace("mocapsnet", "mocapsnet-ensemble")
+    return replace(recipe, name=name, model="mocapsnet-ensemble", members=members)
+
+
+RECIPES: dict[str, Callable[..., Recipe]] = {
+    **NAMED,
+    "control": control,
+    "deep": deep,
+    "ablation": ablation,
+    "convnet": convnet,
+    "xi_capsnet": xi_capsnet,
+    "xi_two_conv": xi_two_conv,
+    "xi_ensemble": xi_ensemble,
+    "sabour": sabour,
+    "sabour_ensemble": sabour_ensemble,
+    "best_ensemble": best_ensemble,
+}
+
+
+def depths(*datasets: str) -> list[Recipe]:
+    """Tables 1 and 2: both networks at one to eight blocks, and the plain one, which the paper gave up."""
+    cells = [
+        recipe(kind, dataset, model, blocks)
+        for kind in THREE
+        for dataset in datasets
+        for model in SKIPS
+        for blocks in range(1, 9)
+    ]
+    return cells + [stable(dataset, "capsnet", blocks) for dataset in datasets for blocks in (0, 1, 4)]
+
+
+def table_3() -> list[Recipe]:
+    """CIFAR-10: systems of others, a plain convolutional network, both optimizers and all routings."""
+    others = [xi_capsnet(), xi_two_conv(), xi_ensemble(), sabour(), sabour_ensemble(), convnet("cifar10")]
+    cells = [
+        recipe(kind, "cifar10", model, blocks, routing, optimizer)
+        for kind in THREE
+        for blocks in (1, 3, 5)
+        for routing in ("rba", "sda", "em")
+        for optimizer in ("adam", "ranger21")
+        for model in SKIPS
+        if (kind, routing) != ("released", "em")
+    ]
+    return [*others, stable("cifar10", "capsnet", 0), *cells]
+
+
+def table_5() -> list[Recipe]:
+    """CIFAR-10: learning rates, capsules and batch sizes, one changed at a time."""
+    rows: list[dict[str, Any]] = [
+        {},
+        {"batch": 64},
+        {"batch": 256},
+        {"capsules": 64},
+        {"lr": 0.001},
+        {"lr": 0.1},
+    ]
+    return [ablation(kind, model, **row) for kind in THREE for row in rows for model in SKIPS]
+
+
+def deepest() -> list[Recipe]:
+    """20 and 50 blocks, and ResCapsNet around the depths where the paper says that it stops learning."""
+    momentum = [deep(dataset, blocks=blocks) for blocks in (20, 50) for dataset in ("svhn", "cifar10")]
+    released = [recipe("released", dataset, "mocapsnet", 20) for dataset in ("svhn", "cifar10")]
+    residual = [
+        deep("cifar10", "rescapsnet", blocks, routing)
+        for routing, around in (("rba", (4, 5, 6, 20)), ("sda", (7, 8, 20)), ("em", (7, 8, 20)))
+        for blocks in around
+    ]
+    return momentum + released + residual
+
+
+def controls() -> list[Recipe]:
+    """Why the paper's two networks differ on CIFAR-100: from both of its networks, one change at a time."""
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("rescapsnet", {"doubled": True}),
+        ("rescapsnet", {"doubled": True, "routing_bias": 0.1}),
+        ("rescapsnet", {"routing_bias": 0.1}),
+        ("rescapsnet", {"weight_std": 0.1}),
+        ("rescapsnet", {"lr": 1e-3}),
+        ("mocapsnet", {"doubled": False}),
+        ("mocapsnet", {"doubled": False, "routing_bias": 0.1}),
+        ("mocapsnet", {"routing_bias": 0.1}),
+        ("mocapsnet", {"weight_std": 0.1}),
+        ("mocapsnet", {"lr": 1e-3}),
+    ]
+    return [control("cifar100", model, 8, **change) for model, change in changes]
+
+
+TABLES: dict[str, list[Recipe]] = {
+    "table-1": depths("mnist", "svhn"),
+    "table-2": depths("cifar10", "cifar100"),
+    "table-3": table_3(),
+    # Memory: nothing is trained for it.
+    "table-4": [],
+    "table-5": table_5(),
+    "deep": deepest(),
+    "controls": controls(),
+    "skip": [recipe("stable", "cifar10", "rescapsnet", 1, skip="block")],
+    "best": [
+        *(best(dataset, "mocapsnet", blocks) for dataset in SETS for blocks in (1, 5)),
+        best_ensemble("cifar10"),
+    ],
+}

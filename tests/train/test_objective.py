@@ -1,0 +1,59 @@
+"""What a step minimises, against values computed by hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mocapsnet as mc
+from mocapsnet.nn.convnet import Scores
+from mocapsnet.train.objective import Objective
+
+LENGTHS = torch.tensor([[0.5, 0.3], [0.0, 1.0]])
+LABELS = torch.tensor([0, 0])
+PIXELS = torch.full((2, 1, 2, 2), 0.5)
+OUTPUT = mc.CapsuleOutput(LENGTHS, torch.zeros(2, 2, 3), torch.full((2, 1, 2, 2), 0.25))
+# (0.9 - 0.5)² + 0.5 (0.3 - 0.1)² and 0.9² + 0.5 · 0.9²; four pixels of two images, each off by 1/4.
+MARGIN = (0.16 + 0.02) + (0.81 + 0.405)
+ERROR = 2 * 4 / 16
+
+
+def test_the_default_is_the_loss_of_equation_1():
+    loss = Objective()(OUTPUT, LABELS, PIXELS)
+    assert torch.equal(loss, mc.capsule_loss(OUTPUT, LABELS, PIXELS))
+    assert loss.item() == pytest.approx((MARGIN + 5e-4 * ERROR) / 2)
+
+
+def test_a_sum_is_reported_as_a_mean_over_images():
+    objective = Objective(reduction="sum", reconstruction_weight=0.1)
+    loss = objective(OUTPUT, LABELS, PIXELS)
+    assert loss.item() == pytest.approx(MARGIN + 0.1 * ERROR)
+    assert objective.per_image(loss, 2).item() == pytest.approx((MARGIN + 0.1 * ERROR) / 2)
+    assert Objective().per_image(loss, 2) is loss
+
+
+def test_smoothing_moves_labels_towards_all_classes():
+    # T = (0.9, 0.1) for two classes and a smoothing of 0.2.
+    first = 0.9 * 0.16 + 0.5 * 0.1 * 0.16 + 0.1 * 0.36 + 0.5 * 0.9 * 0.04
+    second = 0.9 * 0.81 + 0.5 * 0.9 * 0.81
+    loss = Objective(smoothing=0.2, reconstruction_weight=0)(OUTPUT, LABELS, PIXELS)
+    assert loss.item() == pytest.approx((first + second) / 2)
+
+
+def test_without_a_weight_no_reconstruction_is_asked_for():
+    bare = Scores(LENGTHS, LENGTHS)
+    assert Objective(reconstruction_weight=0)(bare, LABELS, PIXELS).item() == pytest.approx(MARGIN / 2)
+    with pytest.raises(AttributeError):
+        Objective()(bare, LABELS, PIXELS)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_cross_entropy_reads_the_logits(reduction):
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    objective = Objective(loss="cross-entropy", reconstruction_weight=0, reduction=reduction)
+    expected = F.softplus(torch.tensor([-2.0, 1.0])).sum() / (2 if reduction == "mean" else 1)
+    assert objective(Scores(LENGTHS, logits), LABELS, PIXELS).item() == pytest.approx(expected.item())
+
+
+def test_the_mask_says_whether_the_network_sees_the_labels():
+    assert Objective().shown(LABELS) is LABELS
+    assert Objective(mask="guess").shown(LABELS) is None
