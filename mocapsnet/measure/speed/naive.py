@@ -8,8 +8,9 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from mocapsnet.nn.base import Network
 from mocapsnet.nn.decoder import mask
 from mocapsnet.nn.network import CapsNet, CapsuleNetwork, CapsuleOutput, ResCapsNet
 from mocapsnet.nn.routing import CapsLayer
@@ -74,7 +75,7 @@ def em(u_hat: Tensor, u: Tensor, layer: CapsLayer, bias: Tensor | float) -> Tens
 ROUTINGS: dict[str, Any] = {"rba": rba, "leaky-rba": rba, "sda": sda, "em": em}
 
 
-class Naive(nn.Module):
+class Naive(Network):
     """A network with a copy of another one's weights; its state is stepped in floats and all is stored."""
 
     def __init__(self, model: CapsuleNetwork) -> None:
