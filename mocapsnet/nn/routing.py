@@ -13,7 +13,7 @@ from mocapsnet.nn.reversible import Fusible
 from mocapsnet.ops.arguments import at_least, one_of, positive
 from mocapsnet.ops.backend import FUSED, fused_rba, runnable
 from mocapsnet.ops.momentum import ExactArithmetic
-from mocapsnet.ops.order import laid_out, one_image
+from mocapsnet.ops.order import autocasting, laid_out, one_image
 
 
 class Routing(NamedTuple):
@@ -114,7 +114,8 @@ class CapsLayer(Fusible):
 
         weights = [weight for layer in layers for weight in (layer.W, layer.bias)]
         found: tuple[Tensor, Tensor, Tensor] = Momentum.apply(  # type: ignore[no-untyped-call]
-            x, velocity, arithmetic, self.iterations, self.routing == "leaky-rba", *weights
+            *(x, velocity, arithmetic, self.iterations, self.routing == "leaky-rba"),
+            *(autocasting(x.device.type), *weights),
         )
         return found
 

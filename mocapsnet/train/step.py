@@ -71,7 +71,13 @@ class Step:
         if not self.waits:
             self.number.fill_(number)
             self.unchecked[number] = indices, offsets
-        return self.compute(indices, offsets, number)
+        try:
+            return self.compute(indices, offsets, number)
+        except NotFinite:
+            # What a GPU answers late belongs to an earlier step.
+            if not self.waits:
+                self.check()
+            raise
 
     def compute(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
         """The step itself."""

@@ -47,7 +47,7 @@ def test_the_data_set_is_in_no_peak(settings, monkeypatch):
     few = {row.network: row.peak_bytes for row in step.bench_step(settings)}
     monkeypatch.setitem(networks.COUNTS, "mnist6k", (200_000, 1_000))
     many = {row.network: row.peak_bytes for row in step.bench_step(settings)}
-    assert abs(many["capsnet"] - few["capsnet"]) < 2**22 < 195_000 * 784
+    assert abs(many["capsnet"] - few["capsnet"]) < 2**23 < 195_000 * 784
 
 
 def test_a_graph_that_computes_something_else_is_refused(settings, monkeypatch):

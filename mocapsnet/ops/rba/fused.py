@@ -24,7 +24,7 @@ def rba(
     leaky: bool = False,
 ) -> Tensor:
     """What reference.rba gives for gradient="last": capsules v [B,J,E]."""
-    v: Tensor = route(u, W, bias, iterations, leaky)[0]
+    v: Tensor = route(u, W, bias, iterations, leaky, order.autocasting(u.device.type))[0]
     return v.to(order.output_dtype(u, W))
 
 
@@ -36,14 +36,14 @@ def gradients(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     return u.new_empty(u.shape, dtype=float32), torch.empty_like(W, dtype=float32, memory_format=kept)
 
 
-def precision() -> str:
-    """Whether products may round float32 to tf32, as torch's own may; if not, three such make one."""
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+def precision(rounded: bool) -> str:
+    """What products are computed in: tf32 where autocast would take bfloat16, else float32."""
+    return "tf32" if rounded else "ieee"
 
 
 @torch.library.custom_op("mocapsnet::rba", mutates_args=())
 def route(
-    u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool
+    u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """v, s with its bias, and the sum of all v before the last, each [B,J,E]; with tiles, lse [B,I]."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
@@ -73,7 +73,7 @@ def route(
         if n:
             kernels.tile_forward[(tiles, count)](
                 u, W, so_far, lse, parts, B, I, E, J, *W.stride()[:3], size,
-                D=D, DK=max(16, power(D)), **sizes, BB=images, LEAKY=leaky, PRECISION=precision(),
+                D=D, DK=max(16, power(D)), **sizes, BB=images, LEAKY=leaky, PRECISION=precision(rounded),
                 num_warps=16, num_stages=3 if columns <= 512 else 2,
             )  # fmt: skip
         kernels.finish[(B,)](
@@ -87,7 +87,7 @@ def route(
 
 @torch.library.custom_op("mocapsnet::rba_backward", mutates_args=())
 def unroute(
-    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, lse: Tensor, leaky: bool
+    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, lse: Tensor, leaky: bool, rounded: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of u, W and the bias through the last iteration, its coupling held constant."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
@@ -102,16 +102,16 @@ def unroute(
             dv, u, W, s, so_far, c, ds, du, B, I, E, J, *u.stride(), *W.stride(), *dv.stride(),
             D=D, IP=power(I), **sizes, LEAKY=leaky, num_warps=8,
         )  # fmt: skip
-        return du, *weight_gradients(u, W, c, ds)
+        return du, *weight_gradients(u, W, c, ds, rounded)
     kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes)
     kernels.tile_backward[(-(-I // BACK["IB"]),)](
         u, W, so_far, ds, lse, du, dW, B, I, E, J, *W.stride()[:3],
-        D=D, DP=power(D), EK=max(16, power(E)), PRECISION=precision(), **BACK,
+        D=D, DP=power(D), EK=max(16, power(E)), PRECISION=precision(rounded), **BACK,
     )  # fmt: skip
     return du, dW, ds.sum(0)
 
 
-def weight_gradients(u: Tensor, W: Tensor, c: Tensor, ds: Tensor) -> tuple[Tensor, Tensor]:
+def weight_gradients(u: Tensor, W: Tensor, c: Tensor, ds: Tensor, rounded: bool) -> tuple[Tensor, Tensor]:
     """∂W, in W's order, and ∂bias, from the coupling c [I,B,J] and ds [B,E,J] of a batch."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     dW, dbias = torch.empty_like(W, dtype=torch.float32), W.new_empty((J, E), dtype=torch.float32)
@@ -119,13 +119,15 @@ def weight_gradients(u: Tensor, W: Tensor, c: Tensor, ds: Tensor) -> tuple[Tenso
     width = min(64, columns)
     kernels.weights_backward[(I, columns // width)](
         u, c, ds, dW, dbias, B, I, E, J, *u.stride(), *dW.stride(),
-        D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, PRECISION=precision(),
+        D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, PRECISION=precision(rounded),
     )  # fmt: skip
     return dW, dbias
 
 
 @route.register_fake
-def _(u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool) -> tuple[Tensor, ...]:
+def _(
+    u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool
+) -> tuple[Tensor, ...]:
     (B, _, _), (J, _, E, _) = u.shape, W.shape
     lse = (0,) if one_image(u.shape[1], J, E) else u.shape[:2]
     return tuple(u.new_empty(shape, dtype=torch.float32) for shape in (*[(B, J, E)] * 3, lse))
@@ -133,14 +135,14 @@ def _(u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool) -
 
 @unroute.register_fake
 def _(
-    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, lse: Tensor, leaky: bool
+    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, lse: Tensor, leaky: bool, rounded: bool
 ) -> tuple[Tensor, ...]:
     return *gradients(u, W), W.new_empty((W.shape[0], W.shape[2]), dtype=torch.float32)
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """u, W and two sums are all that the way back needs."""
-    u, W, bias, _, ctx.leaky = inputs
+    u, W, bias, _, ctx.leaky, ctx.rounded = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(u, W, *output[1:])
     ctx.set_materialize_grads(False)
@@ -150,9 +152,9 @@ def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]
     """Gradients in the dtypes of what they belong to."""
     u, W, s, so_far, lse = ctx.saved_tensors
     if dv is None:
-        return (None,) * 5
-    du, dW, dbias = unroute(dv, u, W, s, so_far, lse, ctx.leaky)
-    return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and dbias.to(ctx.bias_dtype), None, None
+        return (None,) * 6
+    du, dW, dbias = unroute(dv, u, W, s, so_far, lse, ctx.leaky, ctx.rounded)
+    return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and dbias.to(ctx.bias_dtype), None, None, None
 
 
 route.register_autograd(backward, setup_context=keep)

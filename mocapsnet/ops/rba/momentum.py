@@ -26,13 +26,14 @@ class Momentum(torch.autograd.Function):
         arithmetic: ExactArithmetic,
         iterations: int,
         leaky: bool,
+        rounded: bool,
         *weights: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """weights are W [J,J,E,E] and the bias [J,E] or None, layer after layer."""
+        """weights are W [J,J,E,E] and the bias [J,E] or None, layer by layer; rounded as in fused.route."""
         began = arithmetic.begin(x.detach(), velocity.detach())
         grid, word = (kept.contiguous() for kept in began.kept)
         peak = grid.new_zeros(len(grid), dtype=torch.float32)
-        ctx.options = arithmetic, iterations, leaky
+        ctx.options, ctx.rounded = (arithmetic, iterations, leaky), rounded
         spilled: dict[int, Tensor] = {}
         for n, stage in enumerate(arithmetic.stages):
             spilled |= arithmetic.spilled(n, State(x, velocity, (grid, word)))
@@ -67,12 +68,12 @@ class Momentum(torch.autograd.Function):
         for n in reversed(range(len(ctx.options[0].stages))):
             before = [torch.empty_like(part) for part in (grid, word, *gradient)]
             walk(n, ctx.options, weights, (grid, word, *gradient), before, [x, x, c, ds], back=1)
-            dW, dbias = weight_gradients(x, weights[2 * n], c, ds)
+            dW, dbias = weight_gradients(x, weights[2 * n], c, ds, ctx.rounded)
             found = [dW, None if weights[2 * n + 1] is None else dbias, *found]
             grid, word, *gradient = before
             if n in spilled:
                 word = (word << ctx.options[0].stages[n].shift) + from_bytes(spilled[n])
-        return *gradient, None, None, None, *found
+        return *gradient, *[None] * 4, *found
 
 
 def walk(
