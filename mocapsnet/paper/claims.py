@@ -1,4 +1,4 @@
-"""The ledger as data: what the paper says that can be true or false, each with the rule that decides on it."""
+"""The ledger as data: what the paper says that can be true or false, with the rule that decides on it."""
 
 from mocapsnet.paper.measured import Bench, Near
 from mocapsnet.paper.printed import NAMES, Cell, cells

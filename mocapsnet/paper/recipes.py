@@ -1,7 +1,7 @@
 """One trained model, completely described (a stand-in: only `stable`, on today's fit)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,17 @@ class Recipe:
         """Train in a run folder."""
         model = self.build(dataset.image_shape, dataset.classes, seed)
         return fit(model, dataset, seed=seed, **self.training, **where)
+
+    def smoke(self) -> "Recipe":
+        """The same path in seconds."""
+        small = {"channels": 16, "capsules": 4, "class_dim": 4, "blocks": min(self.blocks, 2)}
+        return replace(
+            self,
+            name=f"{self.name}-smoke",
+            dataset="mnist6k",
+            network={**self.network, **small},
+            training={**self.training, "epochs": 1, "batch": 50, "limit": 100},
+        )
 
 
 def recipe(
