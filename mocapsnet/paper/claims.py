@@ -1,32 +1,27 @@
 """The ledger as data: what the paper says that can be true or false, with the rule that decides on it."""
 
 from mocapsnet.paper.measured import Bench, Near
-from mocapsnet.paper.printed import NAMES, Cell, cells
+from mocapsnet.paper.printed import NAMES, Cell, cells, counted
 from mocapsnet.paper.rules import Claim, Equals, Trained
 from mocapsnet.paper.sentences import sentences
 
 
 def number(cell: Cell) -> Claim:
     """The claim that a table's number makes."""
-    if cell.table == "table-4":
-        says = f"{NAMES[cell.dataset]}, {NAMES[cell.model]}, {cell.blocks} blocks: {cell.value:,.0f} MB"
-        return Claim(
-            "table 4",
-            says,
-            Near(Bench("step", "peak_mib", cell.dataset, cell.model), cell.blocks, cell.value),
-        )
+    source = cell.table.replace("-", " ")
     options = [NAMES[cell.dataset], NAMES[cell.model]]
-    if cell.model in ("rescapsnet", "mocapsnet"):
-        options.append(f"{cell.blocks} block{'s' * (cell.blocks > 1)}")
+    if cell.blocks:
+        options.append(counted(cell.blocks))
+    if cell.table == "table-4":
+        rule = Near(Bench("step", "peak_mib", cell.dataset, cell.model), cell.blocks, cell.value)
+        return Claim(source, f"{', '.join(options)}: {printed_value(cell)} MB", rule, printed=True)
     if cell.table == "table-3":
         options += [cell.optimizer.capitalize(), cell.routing.upper()]
     if cell.table == "table-5":
         options += [f"rate {cell.lr:g}", f"{cell.capsules} capsules", f"batch {cell.batch}"]
-    says = f"{', '.join(options)}: {printed_value(cell)} %"
     # What is printed with ≈ is meant to half a point.
-    return Claim(
-        cell.table.replace("-", " "), says, Equals(trained(cell), cell.value, 0.5 if cell.about else 0.0)
-    )
+    equals = Equals(trained(cell), cell.value, 0.5 if cell.about else 0.0)
+    return Claim(source, f"{', '.join(options)}: {printed_value(cell)} %", equals, printed=True)
 
 
 def printed_value(cell: Cell) -> str:

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mocapsnet.paper.evidence import Evidence, Measured
+from mocapsnet.paper.printed import counted
 from mocapsnet.paper.rules import ENOUGH, Finding, Rule, files_of
 from mocapsnet.paper.statistics import line
 
-UNITS = {"peak_mib": "MiB", "seconds": "s"}
+# A metric's unit in words, and how many of it are one.
+UNITS = {"peak_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
 
 
 class Bench(NamedTuple):
@@ -54,7 +56,8 @@ class Slope(Rule):
             return Finding(None, 0, "not run", files_of(rows))
         fit = line(*zip(*points, strict=True))
         low, high = fit.interval()
-        told = f"{fit.slope:.4g} {UNITS[self.bench.metric]} per block ({len(points)} depths)"
+        unit, scale = UNITS[self.bench.metric]
+        told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)"
         return Finding(low <= self.value <= high, len(points), told, files_of(rows))
 
 
@@ -74,8 +77,8 @@ class SlopeRatio(Rule):
         if min(len({blocks for blocks, _ in found}) for found in (points, beside)) < 2:
             return Finding(None, 0, "not run", files)
         first, second = (line(*zip(*found, strict=True)).slope for found in (points, beside))
-        n, unit = min(len(points), len(beside)), UNITS[self.first.metric]
-        told = f"{first:.4g} against {second:.4g} {unit} per block ({n} depths)"
+        n, (unit, scale) = min(len(points), len(beside)), UNITS[self.first.metric]
+        told = f"{scale * first:.4g} against {scale * second:.4g} {unit} per block ({n} depths)"
         return Finding(self.low * second <= first <= self.high * second, n, told, files)
 
 
@@ -114,7 +117,8 @@ class Near(Rule):
         rows, found = self.bench.at(evidence, recipe, self.blocks)
         if found is None:
             return Finding(None, 0, "not run", files_of(rows))
-        told = f"{found:,.0f} {UNITS[self.bench.metric]}"
+        unit, scale = UNITS[self.bench.metric]
+        told = f"{scale * found:,.0f} {unit}"
         return Finding(abs(found - self.value) <= 0.05 * self.value, ENOUGH, told, files_of(rows))
 
 

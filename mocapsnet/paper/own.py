@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mocapsnet.paper import printed
-from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, NAMES, PAIRS
+from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, NAMES, PAIRS, counted
 from mocapsnet.paper.statistics import line, welch_printed
 
 
@@ -43,7 +43,7 @@ def beats(dataset: str, blocks: int) -> Check:
 
     def check() -> Own:
         (a, a_std), (b, b_std) = (row(dataset, model)[blocks - 1] for model in ("mocapsnet", "rescapsnet"))
-        told = f"{a} against {b} at {blocks} blocks"
+        told = f"{a} against {b} at {counted(blocks)}"
         if a_std is not None and b_std is not None:
             told += f", p {welch_printed((a, a_std, 3), (b, b_std, 3)):.2g} from the printed spread"
         return Own(a > b, told)
@@ -57,7 +57,7 @@ def deeper(dataset: str, blocks: int) -> Check:
     def check() -> Own:
         (a, a_std), (b, b_std) = (row(dataset, "mocapsnet")[n - 1] for n in (blocks, 1))
         p = welch_printed((a, a_std or 0, 3), (b, b_std or 0, 3))
-        return Own(a > b, f"{a} at {blocks} blocks, {b} at 1, p {p:.2g} from the printed spread")
+        return Own(a > b, f"{a} at {counted(blocks)}, {b} at 1, p {p:.2g} from the printed spread")
 
     return check
 
@@ -68,7 +68,7 @@ def baselines_are_the_best() -> Own:
     for dataset, value in {"mnist": 99.36, "svhn": 92.13, "cifar10": 71.49}.items():
         top, depth = best(dataset, "rescapsnet")
         agrees &= top <= value
-        told.append(f"{NAMES[dataset]} {value}, ResCapsNet has {top} at {-depth} blocks")
+        told.append(f"{NAMES[dataset]} {value}, ResCapsNet has {top} at {counted(-depth)}")
     return Own(agrees, "; ".join(told))
 
 
@@ -110,7 +110,7 @@ def ranger_when_deeper() -> Own:
         for blocks in (3, 5)
         for routing in ("rba", "sda")
     ]
-    lost = [f"{a} against {b} ({routing}, {blocks} blocks)" for a, b, routing, blocks in pairs if a < b]
+    lost = [f"{a} against {b} ({routing}, {counted(blocks)})" for a, b, routing, blocks in pairs if a < b]
     return Own(not lost, f"Ranger21 is below Adam in {len(lost)} of {len(pairs)}: {', '.join(lost)}")
 
 
@@ -118,7 +118,7 @@ def sda_is_better() -> Own:
     """SDA is above RBA for MoCapsNets."""
     pairs = [(blocks, optimizer) for blocks in PAIRS for optimizer in ("adam", "ranger21")]
     lost = [pair for pair in pairs if momentum(*pair, "sda") < momentum(*pair, "rba")]
-    told = ", ".join(f"{optimizer.capitalize()} {blocks} blocks" for blocks, optimizer in lost)
+    told = ", ".join(f"{optimizer.capitalize()} {counted(blocks)}" for blocks, optimizer in lost)
     return Own(not lost, f"SDA is below RBA in {len(lost)} of {len(pairs)} pairs of table 3: {told}")
 
 
@@ -255,10 +255,10 @@ def figure_2_is_the_equations() -> Own:
 def ratio_of_times() -> Own:
     """A momentum block takes 1.8 times as long."""
     times = printed.STEEPNESS["seconds"]
-    return about(1.8, times["mocapsnet"] / times["capsnet"], "figure 4's legend, 1.882 over 1.031")
+    return about(1.8, times["mocapsnet"] / times["others"], "figure 4's legend, 1.882 over 1.031")
 
 
 def ratio_of_memories() -> Own:
     """Memory is 48 times less steep."""
     sizes = printed.STEEPNESS["memory"]
-    return about(48, sizes["rescapsnet"] / sizes["mocapsnet"], "figure 4's legend, 174.2 over 3.643")
+    return about(48, sizes["others"] / sizes["mocapsnet"], "figure 4's legend, 174.2 over 3.643")

@@ -23,6 +23,10 @@ class Finding(NamedTuple):
     told: str = "not run"
     files: tuple[str, ...] = ()
 
+    def mark(self) -> str:
+        """What it says, in a few words."""
+        return self.told if self.holds is None else f"{'yes' if self.holds else 'no'}, {self.told}"
+
 
 class Trained(NamedTuple):
     """Which runs are meant; None leaves a setting open."""
@@ -42,7 +46,7 @@ class Trained(NamedTuple):
 
     def label(self) -> str:
         """A few words for a table."""
-        return f"{NAMES[self.model]} {self.blocks}"
+        return f"{NAMES[self.dataset]} {NAMES[self.model]} {self.blocks}"
 
 
 class Rule(ABC):
@@ -61,6 +65,8 @@ class Claim:
     says: str
     rule: Rule | None = None
     own: Check | None = None
+    printed: bool = False
+    """A cell of a table, not a sentence."""
 
 
 def files_of(*groups: Sequence[Outcome | Measured]) -> tuple[str, ...]:
