@@ -133,8 +133,8 @@ def figure_4(evidence: Evidence) -> str:
 FIGURES: dict[str, tuple[str, Callable[[Evidence], str]]] = {
     "figure-1": ("The network. Each capsule layer routes to the next.", figure_1),
     "figure-2": (
-        "A residual and a momentum block by equations 2 to 4. The paper's own figure 2 adds x_n twice, which "
-        "its equations do not.",
+        "A residual and a momentum block by equations 2 to 4. The paper's figure 2 adds the block's input at "
+        "both additions.",
         figure_2,
     ),
     "figure-3": (

@@ -43,10 +43,11 @@ def chosen(tables: Mapping[str, Sequence[Recipe]], what: str, only: str) -> list
 
 
 def fits(recipe: Recipe, word: str) -> bool:
-    """Whether a recipe has a value in one of its fields, or one of several in the field that is named."""
+    """Whether a recipe has a word in its fields or its name, or one of several in the field that is named."""
     key, equals, wanted = word.lower().partition("=")
     if not equals:
-        return key == recipe.name or key in [str(getattr(recipe, name)) for name in FIELDS]
+        parts = recipe.name.split("-")
+        return key in (recipe.name, *parts, *(str(getattr(recipe, name)) for name in FIELDS))
     if key not in FIELDS:
         settings = {**recipe.network, **recipe.training}
         one_of("the name before = in only", key, [*FIELDS, *sorted(settings)])

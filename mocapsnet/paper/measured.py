@@ -98,9 +98,8 @@ class Ratio(Rule):
         files = files_of(rows, others)
         if a is None or b is None:
             return Finding(None, 0, "not run", files)
-        told = (
-            f"{a:.4g} against {b:.4g} {UNITS[self.first.metric]} at {self.blocks} blocks, {a / b:.2f} times"
-        )
+        unit, scale = UNITS[self.first.metric]
+        told = f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, {a / b:.2f} times"
         return Finding(self.low <= a / b <= self.high, ENOUGH, told, files)
 
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from mocapsnet.paper.printed import counted
 from mocapsnet.paper.tables import Entry, Table
-from mocapsnet.paper.verdicts import RECIPES, VERDICTS, Judgement
+from mocapsnet.paper.verdicts import VERDICTS, Judgement
 
 
 def page(
@@ -81,9 +81,7 @@ def cards(judged: Sequence[Judgement]) -> str:
 def card(j: Judgement) -> str:
     """One claim: what it says, what the paper's numbers and our runs say, and the files."""
     lines = [("its own numbers", j.own.told)] if j.own else []
-    lines += [
-        (recipe, j.findings[recipe].mark()) for recipe in RECIPES if j.findings and j.findings[recipe].files
-    ]
+    lines += [(name, found.mark()) for name, found in j.findings.items() if found.told != "not run"]
     told = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in lines)
     names = "".join(f"<li>{escape(name)}</li>" for name in j.files())
     evidence = (

@@ -119,7 +119,7 @@ PAIRS = {
     },
 }
 # Table 3's baselines, which the paper took from Xi et al.
-BASELINES = {"capsnet": 68.93, "capsnet-2conv": 69.34, "capsnet-2conv-ensemble": 71.50}
+BASELINES = {"capsnet-1conv": 68.93, "capsnet-2conv": 69.34, "capsnet-2conv-ensemble": 71.50}
 # Table 4: MB at 1 to 8 blocks; ResCapsNet's row is CapsNet's too.
 MEMORY = {
     ("mnist", "rescapsnet"): (4462, 4612, 4858, 5199, 5204, 5502, 5572, 5786),
@@ -153,8 +153,13 @@ NAMES = {
     "capsnet": "CapsNet",
     "rescapsnet": "ResCapsNet",
     "mocapsnet": "MoCapsNet",
+    "capsnet-1conv": "CapsNet (1-Conv)",
     "capsnet-2conv": "CapsNet (2-Conv)",
     "capsnet-2conv-ensemble": "CapsNet (2-Conv + 4-ensemble)",
+    "sabour": "Sabour et al.",
+    "sabour-ensemble": "Sabour et al. (7-ensemble)",
+    "mocapsnet-ensemble": "MoCapsNet (7-ensemble)",
+    "convnet": "plain CNN",
 }
 MODELS = ("rescapsnet", "mocapsnet")
 

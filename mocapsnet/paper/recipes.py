@@ -22,8 +22,10 @@ class Recipe:
     blocks: int
     routing: str
     optimizer: str
+    kind: str
     network: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    members: int = 1
 
     def build(self, image_shape: tuple[int, int, int], classes: int, seed: int) -> CapsuleNetwork:
         """The network, its weights drawn by the seed."""
@@ -64,7 +66,7 @@ def recipe(
     training = {"epochs": 30 if dataset == "mnist" else 60, "batch": 128, "optimizer": optimizer}
     for key, value in changes.items():
         (network if key == "capsules" else training)[key] = value
-    return Recipe(name, recipe, dataset, model, blocks, routing, optimizer, network, training)
+    return Recipe(name, recipe, dataset, model, blocks, routing, optimizer, model, network, training)
 
 
 BOTH = ("rescapsnet", "mocapsnet")

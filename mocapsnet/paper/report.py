@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mocapsnet import writing
+from mocapsnet.errors import WrongArgument
 from mocapsnet.paper.evidence import Evidence, read
 from mocapsnet.paper.figures import FIGURES
 from mocapsnet.paper.page import page
@@ -40,6 +41,8 @@ RULES = (
 
 def write_report(results: Path) -> tuple[Path, Path]:
     """Write both files and the figures."""
+    if not results.is_dir():
+        raise WrongArgument(f"output must be a folder with results, got {str(results)!r}")
     evidence = read(results)
     tables, judged = paper_tables(evidence), ledger(evidence)
     figures = {name: (caption, draw(evidence)) for name, (caption, draw) in FIGURES.items()}

@@ -61,11 +61,9 @@ class Summary(NamedTuple):
 
     def told(self) -> str:
         """One line."""
-        line = f"{len(self.finished)} runs finished, {len(self.before)} were there before"
-        line += f", {len(self.busy)} are running elsewhere" if self.busy else ""
-        return line + (
-            f", {len(self.failed)} failed: {', '.join(t.name for t in self.failed)}" if self.failed else ""
-        )
+        told = {"finished": self.finished, "there before": self.before, "failed": self.failed}
+        told |= {"running elsewhere": self.busy} if self.busy else {}
+        return "runs: " + ", ".join(f"{len(tasks)} {words}" for words, tasks in told.items())
 
 
 def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = False) -> Summary:
@@ -234,7 +232,7 @@ class Progress:
     """A bar over the epochs of all runs on a terminal, and a line per run everywhere."""
 
     def __init__(self, tasks: Sequence[Task], before: int) -> None:
-        self.epochs = {task.name: int(task.recipe.training.get("epochs", 1)) for task in tasks}
+        self.epochs = {task.name: task.recipe.members * int(task.recipe.training["epochs"]) for task in tasks}
         self.done = dict.fromkeys(self.epochs, 0)
         self.runs, self.began = before, time.perf_counter()
         self.all = before + len(tasks)
@@ -267,7 +265,8 @@ class Progress:
     def look(self, tasks: Sequence[Task], place: Place) -> None:
         """Count the epochs of runs in other processes."""
         for task in tasks:
-            self.done[task.name] = len(read_curve(place.runs / task.name))
+            curves = (place.runs / task.name).rglob("metrics.csv")
+            self.done[task.name] = sum(len(read_curve(path.parent)) for path in curves)
         self.show()
 
     def finish(self, task: Task, told: str) -> None:

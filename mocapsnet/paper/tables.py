@@ -73,7 +73,9 @@ def table_3(evidence: Evidence) -> Table:
         for cell in cells()
         if cell.table == "table-3"
     ]
-    note = "The first three are what the paper took from Xi et al.; of these, widths are not public."
+    note = (
+        "The paper took the first three from Xi et al. Their widths are not public; the recipes state ours."
+    )
     head = ["network", "blocks", "optimizer", "routing", "paper", *RECIPES]
     return Table("Table 3", "Table 3: CIFAR-10, test accuracy in percent", note, head, rows)
 

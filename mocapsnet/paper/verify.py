@@ -29,6 +29,8 @@ def verify(file: str, data: str, device: str, epochs: int) -> list[str]:
     if epochs > len(run["curve"]):
         raise WrongArgument(f"epochs must be <= {len(run['curve'])}, the epochs of {file}, got {epochs}")
     task = Task(Recipe(**run.get("trained", run["recipe"])), run["seed"])
+    if task.recipe.members > 1:
+        raise WrongArgument(f"{file} is of an ensemble; only single models are repeated")
     apart = differences(run, device)
     lines, wrong = [], []
     for was, now in zip(run["curve"], repeat(task, data, device, epochs), strict=False):

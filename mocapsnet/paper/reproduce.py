@@ -1,0 +1,68 @@
+"""`mocapsnet reproduce`: train or measure what a table or figure needs, then write the report."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.arguments import at_least, one_of
+from mocapsnet.paper.evidence import read
+from mocapsnet.paper.figures import NETWORKS
+from mocapsnet.paper.grid import chosen, ordered
+from mocapsnet.paper.printed import DEPTHS
+from mocapsnet.paper.recipes import TABLES
+from mocapsnet.paper.report import write_report
+from mocapsnet.paper.settings import ReproduceSettings
+from mocapsnet.paper.sweep import Place, Summary, sweep
+
+# What is measured, not trained.
+MEASURED = ("table-4", "figure-3", "figure-4", "all")
+WHAT = tuple(dict.fromkeys((*TABLES, *MEASURED, "report")))
+SETS = ("mnist", "cifar10", "svhn")
+
+
+def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, list[str]]:
+    """How the sweep went, and which benches failed; the report is written in any case."""
+    if what is None:
+        raise WrongArgument(f"give what to reproduce: {', '.join(WHAT)}; or --verify FILE")
+    one_of("what", what, WHAT)
+    at_least("seeds", settings.repeats(), 1)
+    at_least("jobs", settings.jobs, 1)
+    place = Place(settings.results(), settings.run_folders(), settings.data, settings.device, settings.smoke)
+    recipes = chosen(TABLES, what, settings.only)
+    failed = measure(place) if what in MEASURED and not settings.only else []
+    summary = sweep(ordered(recipes, settings.repeats()), place, settings.jobs, settings.download)
+    place.results.mkdir(parents=True, exist_ok=True)
+    write_report(place.results)
+    return summary, failed
+
+
+def measure(place: Place) -> list[str]:
+    """Bench every network at every depth on the three shapes, unless that is done; gives what failed."""
+    wanted = [1, 2] if place.smoke else [*DEPTHS]
+    small = ["--batch=2", "--channels=8", "--repeats=2"] if place.smoke else []
+    found = read(place.results)
+    failed = []
+    for dataset in SETS:
+        for what in ("step", "inference"):
+            depths = [{row.blocks for row in found.steps(what, dataset=dataset, model=m)} for m in NETWORKS]
+            if all({*wanted} <= there for there in depths):
+                continue
+            words = [f"--dataset={dataset}", f"--depths={wanted}", f"--device={place.device}", *small]
+            folder = place.results / "speed"
+            folder.mkdir(parents=True, exist_ok=True)
+            if bench(what, [*words, f"--output={folder}"], folder / f"{what}-{dataset}.log"):
+                failed.append(f"bench {what} of {dataset}")
+    return failed
+
+
+def bench(what: str, words: list[str], log: Path) -> int:
+    """`mocapsnet bench` in a process of its own, as a clean measurement needs; its log stays if it fails."""
+    command = [sys.executable, "-m", "mocapsnet.cli", "bench", what, *words]
+    print(" ".join(["mocapsnet", *command[3:]]))
+    with log.open("w") as file:
+        code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
+    print("  failed: " + (log.read_text().splitlines() or [str(code)])[-1] if code else "  done")
+    if not code:
+        log.unlink()
+    return code
