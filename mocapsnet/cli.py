@@ -140,6 +140,28 @@ def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
         )
 
 
+def reproduce(settings: ReproduceSettings, target: str | None) -> None:
+    """Train and measure what the paper's tables and figures need, and judge its claims in a report."""
+    from mocapsnet.paper.report import write_report
+
+    if target == "report":
+        print(f"report in {' and '.join(map(str, write_report(settings.results())))}")
+        return
+    if settings.verify is not None:
+        from mocapsnet.paper.verify import verify
+
+        print("\n".join(verify(settings.verify, settings.data, settings.device, settings.epochs)))
+        return
+    from mocapsnet.paper.reproduce import reproduce
+
+    summary, failed = reproduce(settings, target)
+    print(summary.told())
+    print(f"report in {settings.results() / 'report.html'}")
+    if failed or summary.failed:
+        count = len(failed) + len(summary.failed)
+        raise Incomplete(f"{count} failed: {', '.join(failed + [task.name for task in summary.failed])}")
+
+
 def inspect(settings: Settings, run: str | None) -> None:
     """Show a network's stages, shapes, parameters, capsule lengths and bytes kept for backward."""
     import torch
@@ -184,28 +206,6 @@ def bench(settings: BenchSettings, what: str) -> None:
     print(table(rows))
     print(f"figures in {figures}")
     print(f"picture in {picture}" if picture else "no picture without matplotlib: pip install matplotlib")
-
-
-def reproduce(settings: ReproduceSettings, target: str | None) -> None:
-    """Train and measure what the paper's tables and figures need, and judge its claims in a report."""
-    from mocapsnet.paper.report import write_report
-
-    if target == "report":
-        print(f"report in {' and '.join(map(str, write_report(settings.results())))}")
-        return
-    if settings.verify is not None:
-        from mocapsnet.paper.verify import verify
-
-        print("\n".join(verify(settings.verify, settings.data, settings.device, settings.epochs)))
-        return
-    from mocapsnet.paper.reproduce import reproduce
-
-    summary, failed = reproduce(settings, target)
-    print(summary.told())
-    print(f"report in {settings.results() / 'report.html'}")
-    if failed or summary.failed:
-        count = len(failed) + len(summary.failed)
-        raise Incomplete(f"{count} failed: {', '.join(failed + [task.name for task in summary.failed])}")
 
 
 def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "CapsuleNetwork":
