@@ -10,6 +10,7 @@ import pytest
 import mocapsnet as mc
 from mocapsnet.cli import VERBS, main
 from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.train.settings import Settings
 
 
@@ -24,7 +25,7 @@ def refused(capsys, *arguments: str) -> str:
 
 
 def test_the_surface_is_pinned():
-    assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench"]
+    assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench", "reproduce"]
     names = " ".join(field.name for field in dataclasses.fields(Settings))
     assert names == (
         "dataset data download model blocks routing epochs batch optimizer lr decay validation limit seed "
@@ -35,6 +36,8 @@ def test_the_surface_is_pinned():
     assert names == (
         "of depths batch capsules capsule_dim routing gamma dataset channels repeats device output"
     )
+    names = " ".join(field.name for field in dataclasses.fields(ReproduceSettings))
+    assert names == "seeds only smoke data download device jobs output runs verify epochs"
     assert BenchSettings().depths == [1, 2, 4, 8, 16, 32, 64]
 
 
@@ -56,7 +59,10 @@ def test_the_three_networks_share_their_arguments():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("", "mocapsnet: give a command: train, evaluate, predict, inspect, bench; --help says more"),
+        (
+            "",
+            "mocapsnet: give a command: train, evaluate, predict, inspect, bench, reproduce; --help",
+        ),
         ("trian", "mocapsnet: there is no trian; did you mean train?"),
         ("train --epoch 3", "mocapsnet train: there is no --epoch; did you mean --epochs?"),
         ("train --zzz=3", "mocapsnet train: there is no --zzz; --help lists what there is"),
@@ -85,6 +91,15 @@ def test_the_three_networks_share_their_arguments():
         ("bench memory --depths []", "depths must hold one number of blocks or more, got []"),
         ("bench memory --batch 0", "batch must be a whole number >= 1, got 0"),
         ("bench memory --repeats 0", "repeats must be a whole number >= 1, got 0"),
+        ("reproduce", "give what to reproduce: table-1, table-2"),
+        ("reproduce table-9", "what must be one of 'table-1', 'table-2'"),
+        ("reproduce table-2 --seeds 0", "seeds must be a whole number >= 1, got 0"),
+        ("reproduce table-2 --jobs 0", "jobs must be a whole number >= 1, got 0"),
+        ("reproduce table-2 --only imagenet", "no recipe of table-2 fits only 'imagenet'; there is recipe"),
+        ("reproduce table-2 --only bloks=1", "must be one of 'recipe', 'dataset'"),
+        ("reproduce table-2 --smoke maybe", "--smoke must be true or false, got maybe"),
+        ("reproduce report --output nowhere", "output must be a folder with results, got 'nowhere'"),
+        ("reproduce --verify nowhere.json --epochs 0", "epochs must be a whole number >= 1, got 0"),
         ("bench memory --device tpu", "--device must be one of auto, cuda, mps, cpu, got tpu"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mocapsnet.errors import WrongArgument
@@ -10,7 +11,7 @@ from mocapsnet.paper.evidence import read
 from mocapsnet.paper.figures import NETWORKS
 from mocapsnet.paper.grid import chosen, ordered
 from mocapsnet.paper.printed import DEPTHS
-from mocapsnet.paper.recipes import TABLES
+from mocapsnet.paper.recipes import TABLES, Recipe
 from mocapsnet.paper.report import write_report
 from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.paper.sweep import Place, Summary, sweep
@@ -30,11 +31,21 @@ def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, l
     at_least("jobs", settings.jobs, 1)
     place = Place(settings.results(), settings.run_folders(), settings.data, settings.device, settings.smoke)
     recipes = chosen(TABLES, what, settings.only)
+    recipes = distinct(recipes) if settings.smoke else recipes
     failed = measure(place) if what in MEASURED and not settings.only else []
     summary = sweep(ordered(recipes, settings.repeats()), place, settings.jobs, settings.download)
     place.results.mkdir(parents=True, exist_ok=True)
     write_report(place.results)
     return summary, failed
+
+
+def distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """One of those that are the same when they are small, the first."""
+    found: dict[str, Recipe] = {}
+    for recipe in recipes:
+        small = recipe.smoke()
+        found.setdefault(repr((small.kind, small.network, small.training, small.members)), recipe)
+    return [*found.values()]
 
 
 def measure(place: Place) -> list[str]:
