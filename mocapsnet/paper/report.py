@@ -61,7 +61,7 @@ def write_report(results: Path) -> tuple[Path, Path]:
 
 def counts(evidence: Evidence, tables: Sequence[Table]) -> dict[str, str]:
     """The report in a few numbers."""
-    there, cells = filled(tables[:-1])
+    there, cells = filled(tables)
     finished = sum(run.accuracy is not None for run in evidence.runs)
     return {
         "finished runs": str(finished),

@@ -12,9 +12,10 @@ from mocapsnet.paper.figures import NETWORKS
 from mocapsnet.paper.grid import chosen, ordered
 from mocapsnet.paper.printed import DEPTHS
 from mocapsnet.paper.recipes import TABLES, Recipe
+from mocapsnet.paper.records import Place
 from mocapsnet.paper.report import write_report
 from mocapsnet.paper.settings import ReproduceSettings
-from mocapsnet.paper.sweep import Place, Summary, sweep
+from mocapsnet.paper.sweep import Summary, sweep
 
 # What is measured, not trained.
 MEASURED = ("table-4", "figure-3", "figure-4", "all")
@@ -51,7 +52,7 @@ def distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
 def measure(place: Place) -> list[str]:
     """Bench every network at every depth on the three shapes, unless that is done; gives what failed."""
     wanted = [1, 2] if place.smoke else [*DEPTHS]
-    small = ["--batch=2", "--channels=8", "--repeats=2"] if place.smoke else []
+    small = ["--channels=8", "--repeats=2"] if place.smoke else []
     found = read(place.results)
     failed = []
     for dataset in SETS:

@@ -11,7 +11,8 @@ from mocapsnet.errors import BrokenFile, CannotRun, Irreproducible, WrongArgumen
 from mocapsnet.ops.arguments import at_least
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipes import Recipe
-from mocapsnet.paper.sweep import Place, read_curve, start
+from mocapsnet.paper.records import Place, read_curve
+from mocapsnet.paper.sweep import start
 from mocapsnet.train.fit import pick_device
 from mocapsnet.train.record import commit, hardware, versions
 

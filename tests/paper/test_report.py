@@ -74,6 +74,15 @@ def test_runs_stand_beside_the_printed_number(results):
     assert "3 finished runs, 1 failed runs" in page
 
 
+@pytest.mark.parametrize(("column", "value"), [("batch", "512"), ("memory", "store"), ("channels", "64")])
+def test_only_the_networks_of_the_paper_are_drawn(results, column, value):
+    (path,) = (results / "speed").glob("*.csv")
+    assert read(results).measured
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{head},{column}", *(f"{row},{value}" for row in rows)]))
+    assert not read(results).measured
+
+
 def test_other_evidence_changes_the_page(results):
     before = write_report(results)[1].read_text()
     write_run(results, 1, 3, 0.71)

@@ -9,8 +9,10 @@ import pytest
 from mocapsnet.errors import BrokenFile, Irreproducible, WrongArgument
 from mocapsnet.paper import sweep as sweeping
 from mocapsnet.paper.grid import Task, chosen, ordered
+from mocapsnet.paper.progress import Progress
 from mocapsnet.paper.recipes import TABLES, Recipe, recipe
-from mocapsnet.paper.sweep import Place, Progress, in_processes, sweep
+from mocapsnet.paper.records import Place
+from mocapsnet.paper.sweep import in_processes, sweep
 from mocapsnet.paper.verify import verify
 from mocapsnet.train.state import State
 
@@ -67,6 +69,15 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are_tried_again(swept, m
     summary = sweep([Task(small("sound"), 0), Task(small("broken"), 0)], swept)
     assert ran == ["broken-s0"]
     assert [task.name for task in summary.before] == ["sound-s0"]
+    assert summary.outdated == []
+
+
+def test_a_record_of_another_recipe_is_kept_and_named(swept, monkeypatch):
+    monkeypatch.setattr(sweeping, "run", lambda *_: pytest.fail("it ran again"))
+    summary = sweep([Task(small("sound", epochs=2), 0)], swept)
+    assert [task.name for task in summary.outdated] == ["sound-s0"]
+    assert "recipe has changed since" in summary.told()
+    assert summary.told().endswith("sound-s0")
 
 
 def stop_after(monkeypatch, steps: int) -> None:

@@ -105,6 +105,12 @@ def test_all_of_needs_all_for_a_yes_and_one_for_a_no():
     assert judge(claim, evidence(runs(MO, 10, 10, 10))).verdict == FALSE
 
 
+def test_one_network_that_learns_refutes_that_none_does():
+    claim = Claim("here", "this", Chance([MO, RES]))
+    assert judge(claim, evidence(runs(MO, 70, 71, 72), runs(RES, 10.0))).verdict == FALSE
+    assert judge(claim, evidence(runs(MO, 10, 10, 10), runs(RES, 10.0))).verdict == INDICATIVE
+
+
 def findings(**holds: bool | None) -> dict[str, Finding]:
     return {recipe: Finding(holds.get(recipe), 3, "") for recipe in ("written", "released", "stable")}
 
