@@ -250,10 +250,10 @@ VERBS = {
     "reproduce": Verb(reproduce, ReproduceSettings, {"target": "?"}),
 }
 POSITIONALS = {
+    "target": "table-1 to table-5, figure-3, figure-4, deep, controls, best or all; report only writes it.",
     "run": "The folder of a finished run.",
     "images": "Any pictures that Pillow opens.",
     "what": "memory: bytes kept for backward, peak memory and time of a step against depth.",
-    "target": "table-1 to table-5, figure-3, figure-4, deep, controls, best or all; report only writes it.",
 }
 
 
