@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from mocapsnet.errors import BrokenFile
 
 MIB = 2**20
-# The networks as the paper has them, in the columns of a bench; 8 channels are a smoke run's.
+# The networks as the paper has them, in the columns of a bench; what stands second is a smoke run's.
 USUAL = {
-    "batch": ("128",),
+    "batch": ("128", "4"),
     "channels": ("256", "8"),
     "capsule_dim": ("8",),
     "gamma": ("0.9",),
