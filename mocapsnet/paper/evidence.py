@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,14 +88,16 @@ class Evidence:
         return [run for run in found if run.name == name]
 
     def steps(self, what: str, released: bool = False, **wanted: object) -> list[Measured]:
-        """What was measured of a network, by depth, on the device with most depths; the last file counts."""
+        """What was measured of a network, by depth, on the device that says most; the last file counts."""
         found = [
             row
             for row in self.measured
             if row.what == what and row.released == released and matches(row, wanted)
         ]
-        devices = [row.device for row in found]
-        best = max(sorted(set(devices)), key=devices.count, default="")
+        depths = Counter(row.device for row in found)
+        # A GPU's before a CPU's, which has no peak.
+        peaks = {row.device for row in found if row.peak_mib is not None}
+        best = max(sorted(depths), key=lambda device: (device in peaks, depths[device]), default="")
         unique = {row.blocks: row for row in found if row.device == best}
         return [unique[blocks] for blocks in sorted(unique)]
 

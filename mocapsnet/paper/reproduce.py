@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from mocapsnet.errors import WrongArgument
@@ -16,6 +17,8 @@ from mocapsnet.paper.records import Place
 from mocapsnet.paper.report import write_report
 from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.paper.sweep import Summary, sweep
+from mocapsnet.train.fit import pick_device
+from mocapsnet.train.record import hardware
 
 # What is measured, not trained.
 MEASURED = ("table-4", "figure-3", "figure-4", "all")
@@ -50,15 +53,17 @@ def distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
 
 
 def measure(place: Place) -> list[str]:
-    """Bench every network at every depth on the three shapes, unless that is done; gives what failed."""
+    """Bench every network at every depth on the three shapes, unless this device did; gives what failed."""
     wanted = [1, 2] if place.smoke else [*DEPTHS]
     small = ["--batch=4", "--channels=8", "--repeats=2"] if place.smoke else []
-    found = read(place.results)
+    machine = hardware(device := pick_device(place.device))
+    here = machine["cpu" if device.type == "cpu" else "device"]
+    found = [row for row in read(place.results).measured if row.device == here]
     failed = []
     for dataset in SETS[:1] if place.smoke else SETS:
         for what in ("step", "inference"):
-            depths = [{row.blocks for row in found.steps(what, dataset=dataset, model=m)} for m in NETWORKS]
-            if all({*wanted} <= there for there in depths):
+            there = {(row.model, row.blocks) for row in found if (row.what, row.dataset) == (what, dataset)}
+            if {*product(NETWORKS, wanted)} <= there:
                 continue
             words = [f"--dataset={dataset}", f"--depths={wanted}", f"--device={place.device}", *small]
             folder = place.results / "speed"

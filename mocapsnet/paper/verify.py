@@ -43,7 +43,7 @@ def verify(file: str, data: str, device: str, epochs: int) -> list[str]:
     lines.append(f"differs here: {'; '.join(apart)}" if apart else "the same hardware, versions and commit")
     if wrong:
         raise Irreproducible(f"{file} does not repeat to {TOLERANCE:g}: {'; '.join(wrong)}; {lines[-1]}")
-    return lines
+    return [*lines, f"{file} repeats to {TOLERANCE:g}"]
 
 
 def read(file: str) -> dict[str, Any]:

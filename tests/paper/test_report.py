@@ -83,6 +83,13 @@ def test_only_the_networks_of_the_paper_are_drawn(results, column, value):
     assert not read(results).measured
 
 
+def test_a_gpu_counts_before_a_cpu_with_more_depths(results):
+    (path,) = (results / "speed").glob("*.csv")
+    rows = [f"mocapsnet,{blocks},0.5,,cifar10,a CPU" for blocks in range(1, 21)]
+    (results / "speed" / "step-cpu.csv").write_text("\n".join([path.read_text().splitlines()[0], *rows]))
+    assert {row.device for row in read(results).steps("step", model="mocapsnet")} == {"NVIDIA H200"}
+
+
 def test_other_evidence_changes_the_page(results):
     before = write_report(results)[1].read_text()
     write_run(results, 1, 3, 0.71)

@@ -22,7 +22,7 @@ def commands(monkeypatch):
 
 
 def test_every_network_and_shape_is_measured_at_every_depth(tmp_path, commands):
-    failed = reproduce.measure(Place(tmp_path, tmp_path / "runs"))
+    failed = reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
     assert [what for what, _ in commands] == ["step", "inference"] * 3
     assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8]" in commands[0][1]
     assert [words[0] for _, words in commands[::2]] == [
@@ -31,17 +31,18 @@ def test_every_network_and_shape_is_measured_at_every_depth(tmp_path, commands):
     assert failed == [f"bench inference of {name}" for name in ("mnist", "cifar10", "svhn")]
 
 
-def test_what_is_measured_is_not_measured_again(tmp_path, commands):
+@pytest.mark.parametrize("device", ["here", "elsewhere"])
+def test_what_this_device_has_measured_is_not_measured_again(tmp_path, commands, monkeypatch, device):
+    monkeypatch.setattr(reproduce, "hardware", lambda _: {"cpu": "here", "device": "cpu"})
     (tmp_path / "speed").mkdir()
     with (tmp_path / "speed" / "step-cifar10.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["network", "blocks", "seconds", "dataset", "device"])
         for network in ("capsnet", "rescapsnet", "mocapsnet"):
-            writer.writerows([network, blocks, 0.1, "cifar10", "NVIDIA H200"] for blocks in range(1, 9))
-    reproduce.measure(Place(tmp_path, tmp_path / "runs"))
-    assert [(what, words[0]) for what, words in commands if words[0] == "--dataset=cifar10"] == [
-        ("inference", "--dataset=cifar10")
-    ]
+            writer.writerows([network, blocks, 0.1, "cifar10", device] for blocks in range(1, 9))
+    reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
+    again = [what for what, words in commands if words[0] == "--dataset=cifar10"]
+    assert again == (["inference"] if device == "here" else ["step", "inference"])
 
 
 def test_a_bench_that_fails_says_so_and_keeps_its_log(tmp_path, capsys):
