@@ -1,1 +1,1 @@
-"""The paper's evidence, regenerated: recipes, a sweep over them, its claims, tables, figures and report."""
+"""The paper's trained models and what it says of them."""
