@@ -26,7 +26,7 @@ def refused(capsys, *arguments: str) -> str:
 def test_the_surface_is_pinned():
     assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench", "reproduce"]
     names = " ".join(field.name for field in dataclasses.fields(VERBS["reproduce"].settings))
-    assert names == "seeds only smoke data download device jobs output runs verify epochs"
+    assert names == "seeds only smoke data download device jobs output runs note verify epochs"
     names = " ".join(field.name for field in dataclasses.fields(Settings))
     assert names == (
         "dataset data download model blocks routing epochs batch optimizer lr decay validation limit seed "

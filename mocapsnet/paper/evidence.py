@@ -45,6 +45,7 @@ class Outcome(NamedTuple):
     device: str
     error: str
     smoke: bool
+    note: str
     file: str
 
 
@@ -148,6 +149,7 @@ def outcome(path: Path, results: Path) -> Outcome:
             device=where(run["hardware"]),
             error=run.get("error", ""),
             smoke=run.get("smoke", False),
+            note=run.get("note", ""),
             file=path.relative_to(results).as_posix(),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -24,6 +24,7 @@ class Place:
     data: str = "data"
     device: str = "auto"
     smoke: bool = False
+    note: str = ""
 
     @property
     def accuracy(self) -> Path:
@@ -71,8 +72,8 @@ def write_failure(task: Task, place: Place, error: str) -> None:
 
 def told(task: Task, place: Place) -> dict[str, Any]:
     """What was to be trained; a smoke run also says what was."""
-    recipe = {"recipe": asdict(task.recipe)}
-    return {**recipe, "smoke": True, "trained": asdict(trained(task, place))} if place.smoke else recipe
+    words: dict[str, Any] = {"recipe": asdict(task.recipe)} | ({"note": place.note} if place.note else {})
+    return {**words, "smoke": True, "trained": asdict(trained(task, place))} if place.smoke else words
 
 
 def file_name(task: Task, device: str) -> str:

@@ -27,13 +27,20 @@ SETS = ("mnist", "cifar10", "svhn")
 
 
 def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, list[str]]:
-    """How the sweep went, and which benches failed; the report is written in any case."""
+    """How the sweep went, and which benches failed; then the report is written."""
     if what is None:
         raise WrongArgument(f"give what to reproduce: {', '.join(WHAT)}; or --verify FILE")
     one_of("what", what, WHAT)
     at_least("seeds", settings.repeats(), 1)
     at_least("jobs", settings.jobs, 1)
-    place = Place(settings.results(), settings.run_folders(), settings.data, settings.device, settings.smoke)
+    place = Place(
+        settings.results(),
+        settings.run_folders(),
+        settings.data,
+        settings.device,
+        settings.smoke,
+        settings.note,
+    )
     recipes = chosen(TABLES, what, settings.only)
     recipes = distinct(recipes) if settings.smoke else recipes
     failed = measure(place) if what in MEASURED and not settings.only else []

@@ -19,6 +19,7 @@ class ReproduceSettings:
         jobs: Runs at the same time, each in a process of its own; several may share one GPU.
         output: The folder for results and the report; null is results, and runs/smoke for a smoke run.
         runs: The folder for run folders; null is runs/reproduce, and runs/smoke/runs for a smoke run.
+        note: Words for the record of every run, such as where its data came from.
         verify: A run's json: repeat its first epochs and compare the losses.
         epochs: How many epochs --verify repeats.
     """
@@ -32,6 +33,7 @@ class ReproduceSettings:
     jobs: int = 1
     output: str | None = None
     runs: str | None = None
+    note: str = ""
     verify: str | None = None
     epochs: int = 1
 

@@ -172,6 +172,16 @@ def runs_table(runs: Sequence[Outcome]) -> Table:
     )
 
 
+def notes(evidence: Evidence) -> Table:
+    """What the records of runs add in words, and whose."""
+    groups = grouped([run for run in evidence.runs if run.note], lambda run: (run.note, run.dataset))
+    rows = [
+        [Entry(note), Entry(NAMES.get(dataset, dataset)), Entry(str(len(group)))]
+        for (note, dataset), group in groups.items()
+    ]
+    return Table("Notes", "Notes on runs", "", ["note", "data set", "runs"], rows)
+
+
 def headline(evidence: Evidence) -> Table:
     """What the paper's introduction compares, where anything of it was run."""
     found = [
@@ -200,7 +210,7 @@ def paper_tables(evidence: Evidence) -> list[Table]:
     tables = [accuracy_table(table, dataset, evidence) for table, dataset in places]
     short = headline(evidence)
     tables = [*tables, table_3(evidence), table_4(evidence), table_5(evidence), other_runs(evidence)]
-    return [short, *tables] if short.rows else tables
+    return [table for table in (short, *tables, notes(evidence)) if table.rows]
 
 
 def filled(tables: Sequence[Table]) -> tuple[int, int]:

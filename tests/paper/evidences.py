@@ -24,6 +24,7 @@ def outcome(trained: Trained, recipe: str, seed: int, accuracy: float | None) ->
         device="NVIDIA H200",
         error="" if accuracy is not None else "NotFinite: step 1",
         smoke=False,
+        note="",
         file=f"accuracy/{name}-s{seed}-nvidia-h200.json",
     )
 

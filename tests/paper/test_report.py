@@ -90,6 +90,13 @@ def test_a_gpu_counts_before_a_cpu_with_more_depths(results):
     assert {row.device for row in read(results).steps("step", model="mocapsnet")} == {"NVIDIA H200"}
 
 
+def test_a_note_of_a_run_is_told(results):
+    assert "Notes on runs" not in write_report(results)[0].read_text()
+    path = next((results / "accuracy").glob("*-s0-*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "From other files."}))
+    assert "| From other files. | CIFAR-10 | 1 |" in write_report(results)[0].read_text()
+
+
 def test_other_evidence_changes_the_page(results):
     before = write_report(results)[1].read_text()
     write_run(results, 1, 3, 0.71)
