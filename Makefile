@@ -5,13 +5,16 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test lint format clean
+.PHONY: train test reproduce lint format clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/mocapsnet train $(ARGS)
 
 test: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+reproduce: $(VENV)/train.stamp
+	$(BIN)/mocapsnet reproduce $(ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -12,8 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 from mocapsnet import __version__
-from mocapsnet.errors import BrokenFile, Busy, Interrupted, Irreproducible, NotFinite, WrongArgument
+from mocapsnet.errors import (
+    BrokenFile,
+    Busy,
+    Incomplete,
+    Interrupted,
+    Irreproducible,
+    NotFinite,
+    WrongArgument,
+)
 from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.parser import ConfigFile, Parser, say
 from mocapsnet.train.settings import Settings
 from mocapsnet.train.signals import raised
@@ -131,6 +140,28 @@ def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
         )
 
 
+def reproduce(settings: ReproduceSettings, target: str | None) -> None:
+    """Train and measure what the paper's tables and figures need, and judge its claims in a report."""
+    from mocapsnet.paper.report import write_report
+
+    if target == "report":
+        print(f"report in {' and '.join(map(str, write_report(settings.results())))}")
+        return
+    if settings.verify is not None:
+        from mocapsnet.paper.verify import verify
+
+        print("\n".join(verify(settings.verify, settings.data, settings.device, settings.epochs)))
+        return
+    from mocapsnet.paper.reproduce import reproduce
+
+    summary, failed = reproduce(settings, target)
+    print(summary.told())
+    print(f"report in {settings.results() / 'report.html'}")
+    if failed or summary.failed:
+        count = len(failed) + len(summary.failed)
+        raise Incomplete(f"{count} failed: {', '.join(failed + [task.name for task in summary.failed])}")
+
+
 def inspect(settings: Settings, run: str | None) -> None:
     """Show a network's stages, shapes, parameters, capsule lengths and bytes kept for backward."""
     import torch
@@ -222,8 +253,10 @@ VERBS = {
     "predict": Verb(predict, PredictSettings, {"run": None, "images": "+"}),
     "inspect": Verb(inspect, Settings, {"run": "?"}),
     "bench": Verb(bench, BenchSettings, {"what": None}),
+    "reproduce": Verb(reproduce, ReproduceSettings, {"target": "?"}),
 }
 POSITIONALS = {
+    "target": "table-1 to table-5, figure-3, figure-4, deep, controls, best or all; report only writes it.",
     "run": "The folder of a finished run.",
     "images": "Any pictures that Pillow opens.",
     "what": "step: a training step; memory: what depth costs in bytes; routing: each routing alone; "
@@ -260,7 +293,7 @@ def run(arguments: Sequence[str] | None) -> None:
         verb.function(settings, **{name: values[name] for name in verb.positionals})
     except WrongArgument as error:
         say(program, error, 2)
-    except (BrokenFile, Busy, Irreproducible, NotFinite, OSError, ImportError) as error:
+    except (BrokenFile, Busy, Incomplete, Irreproducible, NotFinite, OSError, ImportError) as error:
         say(program, error, 1)
 
 

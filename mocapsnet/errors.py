@@ -31,6 +31,10 @@ class Irreproducible(RuntimeError):
     """A layer that does not give the same result twice."""
 
 
+class Incomplete(RuntimeError):
+    """A sweep of which some runs failed; the others are done."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A program that a signal ended, perhaps after a run was saved."""
 

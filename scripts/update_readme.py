@@ -1,48 +1,22 @@
 """Write the tables of README and docs from results/; with --check, fail where they differ."""
 
 import csv
-import json
-import statistics
 import sys
 from functools import partial
 from pathlib import Path
+
+from mocapsnet.paper.evidence import read
+from mocapsnet.paper.tables import headline, markdown, runs_table
 
 REPOSITORY = Path(__file__).parent.parent
 MIB = 2**20
 
 
 def accuracy() -> str:
-    runs = [
-        json.loads(path.read_text()) for path in sorted((REPOSITORY / "results" / "accuracy").glob("*.json"))
-    ]
-    groups: dict[str, list[dict]] = {}
-    for run in runs:
-        network = run["config"]["network"]
-        columns = (
-            run["config"]["dataset"],
-            network["model"],
-            str(network["blocks"]),
-            network["routing"],
-            f"{run['parameters'] / 1e6:.2f} M",
-        )
-        groups.setdefault(" | ".join(columns), []).append(run)
-    lines = [
-        "| data set | network | blocks | routing | parameters | test accuracy | n | seconds | on |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for columns, group in groups.items():
-        accuracies = [100 * run["test_accuracy"] for run in group]
-        spread = f" ± {statistics.stdev(accuracies):.2f}" if len(group) > 1 else ""
-        seconds = statistics.mean(run["seconds"] for run in group)
-        hardware = group[0]["hardware"]
-        where = (
-            f"{hardware['threads']} CPU thread{'s' * (hardware['threads'] > 1)}"
-            if hardware["device"] == "cpu"
-            else hardware["device"]
-        )
-        accuracy = f"{statistics.mean(accuracies):.2f}{spread} %"
-        lines.append(f"| {columns} | {accuracy} | {len(group)} | {seconds:.0f} | {where} |")
-    return "\n".join(lines) + "\n"
+    """What the paper's introduction compares, as far as it was run, and runs without a recipe."""
+    evidence = read(REPOSITORY / "results")
+    tables = [headline(evidence), runs_table([run for run in evidence.runs if not run.recipe])]
+    return "\n".join(markdown(table) for table in tables if table.rows)
 
 
 def where_it_pays() -> str:

@@ -24,7 +24,9 @@ def refused(capsys, *arguments: str) -> str:
 
 
 def test_the_surface_is_pinned():
-    assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench"]
+    assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench", "reproduce"]
+    names = " ".join(field.name for field in dataclasses.fields(VERBS["reproduce"].settings))
+    assert names == "seeds only smoke data download device jobs output runs note verify epochs"
     names = " ".join(field.name for field in dataclasses.fields(Settings))
     assert names == (
         "dataset data download model blocks routing epochs batch optimizer lr decay schedule warm_up "
@@ -73,7 +75,10 @@ def test_the_three_networks_share_their_arguments():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("", "mocapsnet: give a command: train, evaluate, predict, inspect, bench; --help says more"),
+        (
+            "",
+            "mocapsnet: give a command: train, evaluate, predict, inspect, bench, reproduce; --help",
+        ),
         ("trian", "mocapsnet: there is no trian; did you mean train?"),
         ("train --epoch 3", "mocapsnet train: there is no --epoch; did you mean --epochs?"),
         ("train --zzz=3", "mocapsnet train: there is no --zzz; --help lists what there is"),
@@ -98,7 +103,7 @@ def test_the_three_networks_share_their_arguments():
         ("train --model convnet --loss margin --reconstruction_weight 1", "ConvNet has no decoder"),
         ("train --gamma 1", "gamma must be < 1, got 1"),
         ("train --skip block", "skip='block' is a residual trunk's and MoCapsNet has none; use ResCapsNet"),
-        ("train --backend fused", "backend='fused' cannot run"),
+        ("train --routing em --backend fused", "backend='fused' cannot run"),
         ("bench speed", "what must be one of 'step', 'memory', 'routing', 'inference', 'epoch', got 'speed'"),
         ("bench stap", "got 'stap'; did you mean 'step'?"),
         ("bench memory --of trunks", "--of must be one of trunk, network, got trunks; did you mean trunk?"),
@@ -137,6 +142,15 @@ def test_the_three_networks_share_their_arguments():
             "limit must be <= 5000, the training images there are",
         ),
         ("bench inference --backend fussed", "--backend must be one of auto, reference, fused, got fussed"),
+        ("reproduce", "give what to reproduce: table-1, table-2"),
+        ("reproduce table-9", "what must be one of 'table-1', 'table-2'"),
+        ("reproduce table-2 --seeds 0", "seeds must be a whole number >= 1, got 0"),
+        ("reproduce table-2 --jobs 0", "jobs must be a whole number >= 1, got 0"),
+        ("reproduce table-2 --only imagenet", "no recipe of table-2 fits only 'imagenet'; there is recipe"),
+        ("reproduce table-2 --only bloks=1", "must be one of 'recipe', 'dataset'"),
+        ("reproduce table-2 --smoke maybe", "--smoke must be true or false, got maybe"),
+        ("reproduce report --output nowhere", "output must be a folder with results, got 'nowhere'"),
+        ("reproduce --verify nowhere.json --epochs 0", "epochs must be a whole number >= 1, got 0"),
         ("bench memory --device tpu", "--device must be one of auto, cuda, mps, cpu, got tpu"),
     ],
 )

@@ -16,13 +16,16 @@ from hypothesis import strategies as st
 
 from mocapsnet.cli import VERBS, main
 from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.train.settings import Settings
 
 NAMES = sorted(
     {
         *Settings.__annotations__,
         *BenchSettings.__annotations__,
+        *ReproduceSettings.__annotations__,
         "what",
+        "target",
         "json",
         "config",
         "run",

@@ -152,8 +152,8 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit this package runs from, "+changes" behind it when files differ; None if there is none."""
-    here = Path(__file__).parent
+    """The commit this package runs from, "+changes" behind it when its files differ; None without one."""
+    here, package = Path(__file__).parent, str(Path(mocapsnet.__file__).parent)
 
     def git(*arguments: str) -> str | None:
         try:
@@ -166,4 +166,6 @@ def commit() -> str | None:
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
     head = git("rev-parse", "HEAD")
-    return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head
+    return (
+        f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no", package) else head
+    )

@@ -1,0 +1,218 @@
+"""What results/ holds: trained runs, measured steps, depths at which inversion breaks."""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from mocapsnet.errors import BrokenFile
+
+MIB = 2**20
+# The networks as the paper has them, in the columns of a bench; what stands second is a smoke run's.
+USUAL = {
+    "batch": ("128", "4"),
+    "channels": ("256", "8"),
+    "capsule_dim": ("8",),
+    "gamma": ("0.9",),
+    "backend": ("auto",),
+    "memory": ("reverse",),
+    "arithmetic": ("exact",),
+}
+
+
+class Outcome(NamedTuple):
+    """A trained run: what was trained, and its test accuracy after the last epoch in percent."""
+
+    name: str
+    recipe: str
+    dataset: str
+    model: str
+    blocks: int
+    routing: str
+    optimizer: str
+    lr: float | None
+    capsules: int | None
+    batch: int | None
+    parameters: int
+    seed: int
+    accuracy: float | None
+    """None where the run failed."""
+    seconds: float
+    device: str
+    error: str
+    smoke: bool
+    note: str
+    file: str
+
+
+class Measured(NamedTuple):
+    """A step or an inference of one network at one depth, as `mocapsnet bench` wrote it."""
+
+    what: str
+    model: str
+    dataset: str
+    blocks: int
+    routing: str
+    capsules: int
+    seconds: float | None
+    peak_mib: float | None
+    device: str
+    released: bool
+    file: str
+
+
+class Broken(NamedTuple):
+    """The number of layers at which reconstructed gradients are off by a thousandth."""
+
+    arithmetic: str
+    gamma: float
+    layers: int | None
+    file: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All of it."""
+
+    runs: Sequence[Outcome] = ()
+    measured: Sequence[Measured] = ()
+    broken: Sequence[Broken] = ()
+
+    def select(self, recipe: str, **wanted: object) -> list[Outcome]:
+        """The runs of a recipe whose fields are as wanted; of several variants, the one named shortest."""
+        found = [run for run in self.runs if run.recipe == recipe and matches(run, wanted)]
+        name = min((run.name for run in found), key=lambda name: (len(name), name), default="")
+        return [run for run in found if run.name == name]
+
+    def steps(self, what: str, released: bool = False, **wanted: object) -> list[Measured]:
+        """What was measured of a network, by depth, on the device that says most; the last file counts."""
+        found = [
+            row
+            for row in self.measured
+            if row.what == what and row.released == released and matches(row, wanted)
+        ]
+        depths = Counter(row.device for row in found)
+        # A GPU's before a CPU's, which has no peak.
+        peaks = {row.device for row in found if row.peak_mib is not None}
+        best = max(sorted(depths), key=lambda device: (device in peaks, depths[device]), default="")
+        unique = {row.blocks: row for row in found if row.device == best}
+        return [unique[blocks] for blocks in sorted(unique)]
+
+
+def matches(row: Any, wanted: dict[str, object]) -> bool:
+    """Whether every field that is wanted is as wanted; None wants nothing."""
+    return all(value is None or getattr(row, name) == value for name, value in wanted.items())
+
+
+def read(results: Path) -> Evidence:
+    """Everything under a results folder, in the order of its files' names."""
+    return Evidence(
+        runs=[outcome(path, results) for path in sorted((results / "accuracy").glob("*.json"))]
+        + [outcome(path, results) for path in sorted((results / "accuracy" / "failed").glob("*.json"))],
+        measured=list(steps(results)),
+        broken=list(breaking(results)),
+    )
+
+
+def outcome(path: Path, results: Path) -> Outcome:
+    """A run's record; one that is no record is named."""
+    try:
+        run = json.loads(path.read_text())
+        config = run.get("config") or {}
+        network = config.get("network", {})
+        # Runs that were not made by a recipe have none; they stand in no table of the paper's.
+        told = run.get("recipe") or {
+            "name": path.stem,
+            "recipe": "",
+            "dataset": config["dataset"],
+            "model": network["model"].lower(),
+            **{name: network[name] for name in ("blocks", "routing")},
+            "optimizer": config["optimizer"],
+        }
+        if "recipe" not in run:
+            told["name"] = told["name"].rsplit("-seed", 1)[0]
+        training = told.get("training", {})
+        return Outcome(
+            **{name: told[name] for name in Outcome._fields[:7]},
+            # What a recipe leaves open is the paper's.
+            lr=training.get("lr", config.get("lr")),
+            capsules=told.get("network", network).get("capsules", 32),
+            batch=training.get("batch", config.get("batch")),
+            parameters=run.get("parameters", 0),
+            seed=run["seed"],
+            accuracy=None if "error" in run else 100 * run["test_accuracy"],
+            seconds=run.get("seconds", 0.0),
+            device=where(run["hardware"]),
+            error=run.get("error", ""),
+            smoke=run.get("smoke", False),
+            note=run.get("note", ""),
+            file=path.relative_to(results).as_posix(),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenFile(f"{path} is not a run's record: {error!r}") from error
+
+
+def where(hardware: dict[str, Any]) -> str:
+    """The device of a run, for a table."""
+    threads = hardware["threads"]
+    return f"{threads} CPU thread{'s' * (threads > 1)}" if hardware["device"] == "cpu" else hardware["device"]
+
+
+def steps(results: Path) -> Iterable[Measured]:
+    """The whole networks that `mocapsnet bench step` and `inference` measured; other files are passed by."""
+    for path in sorted([*(results / "speed").glob("*.csv"), *(results / "memory").glob("*.csv")]):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                name = (row.get("network") or row.get("model") or row.get("variant") or "").lower()
+                model = name.removeprefix("released").strip("- ")
+                seconds = row.get("seconds") or row.get("seconds_median")
+                usual = all((row.get(name) or usual[0]) in usual for name, usual in USUAL.items())
+                if model not in ("capsnet", "rescapsnet", "mocapsnet") or not row.get("dataset") or not usual:
+                    continue
+                yield Measured(
+                    what=row.get("what") or path.stem.split("-")[0],
+                    model=model,
+                    dataset=row["dataset"],
+                    blocks=int(row["blocks"]),
+                    routing=row.get("routing") or "rba",
+                    capsules=int(row.get("capsules") or 32),
+                    seconds=float(seconds) if seconds else None,
+                    peak_mib=float(row["peak_bytes"]) / MIB if row.get("peak_bytes") else None,
+                    device=row.get("device") or "",
+                    released=name.startswith("released"),
+                    file=path.relative_to(results).as_posix(),
+                )
+
+
+def breaking(results: Path) -> Iterable[Broken]:
+    """What scripts/breaking_depths.py wrote about capsule layers."""
+    for path in sorted((results / "memory").glob("breaking-depths-*.csv")):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                if row["layer"] == "capsules":
+                    layers = int(row["depth at 1e-3"]) if row["depth at 1e-3"] else None
+                    name = path.relative_to(results).as_posix()
+                    yield Broken(row["arithmetic"], float(row["gamma"]), layers, name)
+
+
+def accuracies(runs: Sequence[Outcome]) -> list[float]:
+    """Of those that finished, by seed."""
+    return [run.accuracy for run in sorted(runs, key=lambda run: run.seed) if run.accuracy is not None]
+
+
+def summary(values: Sequence[float]) -> str:
+    """Mean ± standard deviation."""
+    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{fmean(values):.2f}{spread}"
+
+
+def grouped(runs: Iterable[Outcome], key: Callable[[Outcome], Any]) -> dict[Any, list[Outcome]]:
+    """Runs by a key, in the order of their first one."""
+    groups: dict[Any, list[Outcome]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return groups

@@ -1,0 +1,148 @@
+"""Figures 1 to 4 of the paper, redrawn: two of the network, two from what bench measured."""
+
+from collections.abc import Callable
+
+from mocapsnet.paper.drawing import box, chart, edge, key, plus, svg, text
+from mocapsnet.paper.evidence import Evidence
+from mocapsnet.paper.printed import NAMES, STEEPNESS
+from mocapsnet.paper.statistics import line
+
+NETWORKS = ("capsnet", "rescapsnet", "mocapsnet")
+PANELS = (
+    ("memory, MiB", "step", "peak_mib", 1.0),
+    ("training step, ms", "step", "seconds", 1e3),
+    ("inference of a batch, ms", "inference", "seconds", 1e3),
+)
+
+
+def figure_1(_: Evidence) -> str:
+    """The network, from image to class and reconstruction."""
+    stages = [
+        ("Conv 9x9 + ReLU", "open"),
+        ("PrimaryCapsules", "open"),
+        ("CapsLayer 1", "open"),
+        ("n momentum blocks", "box"),
+        ("CapsLayer 2", "open"),
+    ]
+    shapes = ["256 channels", "8-D capsules", "32 of 8-D", "32 of 8-D", "K of 16-D"]
+    parts = [text(180, 22, "image", "big"), edge("M180 28V42")]
+    for number, ((words, kind), shape) in enumerate(zip(stages, shapes, strict=True)):
+        y = 58 + 50 * number
+        parts += [box(180, y, words, kind=kind), text(290, y + 4, shape, "soft", "start")]
+        parts.append(edge(f"M180 {y + 14}V{y + 34}") if number < 4 else "")
+    parts += [
+        edge("M150 272C110 285 90 290 90 306"),
+        edge("M210 272C240 282 250 288 250 298"),
+        box(90, 322, "length", 90),
+        box(250, 314, "decoder", 120, "box"),
+        edge("M90 336V360"),
+        edge("M250 328V360"),
+        text(90, 376, "class", "big"),
+        text(250, 376, "reconstruction", "big"),
+    ]
+    return svg(380, 390, "Figure 1: the network", [part for part in parts if part])
+
+
+def figure_2(_: Evidence) -> str:
+    """A residual and a momentum block, as equations 2 to 4 have them."""
+    parts = [text(110, 20, "ResCapsNet", "big"), text(110, 44, "x_n"), edge("M110 50V66")]
+    for number, name in enumerate(("f_caps1", "f_caps2")):
+        y = 80 + 120 * number
+        parts += [
+            box(110, y, name, 90, "box"),
+            edge(f"M110 {y + 14}V{y + 33}"),
+            plus(110, y + 45),
+            edge(f"M110 {y + 56}V{y + 74}"),
+            edge(f"M92 {y - 40}C30 {y - 34} 30 {y + 45} 97 {y + 45}"),
+            text(110, y + 88, f"x_n+{number + 1}"),
+        ]
+    parts.append(edge("M110 172V184"))
+    parts += [
+        text(340, 20, "MoCapsNet", "big"),
+        text(340, 44, "x_n"),
+        edge("M340 50V66"),
+        text(450, 44, "v_n"),
+    ]
+    for number, name in enumerate(("f_caps1", "f_caps2")):
+        y = 80 + 150 * number
+        parts += [
+            box(340, y, name, 90, "box"),
+            edge(f"M340 {y + 14}V{y + 33}"),
+            text(334, y + 28, "1 − γ", "soft", "end"),
+            plus(340, y + 45),
+            edge(f"M340 {y + 56}V{y + 72}"),
+            plus(340, y + 84),
+            edge(f"M340 {y + 95}V{y + 108}"),
+            edge(f"M322 {y - 40}C235 {y - 34} 235 {y + 84} 327 {y + 84}"),
+            edge(f"M450 {y - 30}C450 {y + 40} 410 {y + 45} 353 {y + 45}"),
+            text(458, y + 8, "γ", "soft", "start"),
+            edge(f"M341 {y + 64}C400 {y + 64} 450 {y + 80} 450 {y + 104}"),
+            text(340, y + 122, f"x_n+{number + 1}"),
+            text(450, y + 118, f"v_n+{number + 1}"),
+        ]
+    parts.append(edge("M340 206V214"))
+    return svg(500, 370, "Figure 2: a residual and a momentum block, by equations 2 to 4", parts)
+
+
+def lines_of(
+    evidence: Evidence, dataset: str, what: str, metric: str, unit: float
+) -> dict[str, list[tuple[float, float]]]:
+    """A line per network: blocks against what was measured."""
+    return {
+        model: [
+            (row.blocks, unit * found)
+            for row in evidence.steps(what, dataset=dataset, model=model, routing="rba", capsules=32)
+            if row.blocks <= 8 and (found := getattr(row, metric)) is not None
+        ]
+        for model in NETWORKS
+    }
+
+
+def figure_3(evidence: Evidence) -> str:
+    """Memory, training and inference time against depth, for three data sets."""
+    parts = key(60, 20, {model: NAMES[model] for model in NETWORKS})
+    for down, dataset in enumerate(("mnist", "cifar10", "svhn")):
+        for across, (title, what, metric, unit) in enumerate(PANELS):
+            lines = lines_of(evidence, dataset, what, metric, unit)
+            parts += chart(60 + 290 * across, 60 + 190 * down, 220, 120, f"{NAMES[dataset]}: {title}", lines)
+    parts.append(text(460, 612, "blocks of two capsule layers", "soft"))
+    return svg(900, 624, "Figure 3: memory and time against depth", parts)
+
+
+def figure_4(evidence: Evidence) -> str:
+    """How steep those lines are on CIFAR-10, beside the slopes the paper prints."""
+    parts: list[str] = []
+    units = {"peak_mib": ("memory", "MiB", "MB"), "seconds": ("seconds", "ms per step", "s per epoch")}
+    for across, (title, what, metric, unit) in enumerate(PANELS[:2]):
+        lines = lines_of(evidence, "cifar10", what, metric, unit)
+        above = {
+            model: [(blocks, value - points[0][1]) for blocks, value in points]
+            for model, points in lines.items()
+        }
+        x, (slopes, ours, theirs) = 60 + 420 * across, units[metric]
+        parts += chart(x, 40, 340, 190, f"CIFAR-10: {title}, above one block", above)
+        for down, model in enumerate(NETWORKS):
+            fitted = line(*zip(*lines[model], strict=True)).slope if len(lines[model]) > 1 else None
+            # The paper prints one slope for the two networks without momentum.
+            paper = STEEPNESS[slopes]["mocapsnet" if model == "mocapsnet" else "others"]
+            found = "not run" if fitted is None else f"{fitted:.3f} {ours}"
+            parts += key(x, 272 + 20 * down, {model: f"{NAMES[model]} {found} (paper {paper:g} {theirs})"})
+    return svg(860, 326, "Figure 4: how steep memory and time are over depth", parts)
+
+
+FIGURES: dict[str, tuple[str, Callable[[Evidence], str]]] = {
+    "figure-1": ("The network. Each capsule layer routes to the next.", figure_1),
+    "figure-2": (
+        "A residual and a momentum block by equations 2 to 4. The paper's figure 2 adds the block's input at "
+        "both additions.",
+        figure_2,
+    ),
+    "figure-3": (
+        "Peak allocated memory, time of a training step and of an inference, against depth.",
+        figure_3,
+    ),
+    "figure-4": (
+        "What blocks add on CIFAR-10. Under it, what one block adds: least-squares lines over 1 to 8 blocks.",
+        figure_4,
+    ),
+}

@@ -1,0 +1,139 @@
+"""How measured steps and inferences decide on a claim."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mocapsnet.paper.evidence import Evidence, Measured
+from mocapsnet.paper.printed import counted
+from mocapsnet.paper.rules import ENOUGH, Finding, Rule, files_of
+from mocapsnet.paper.statistics import line
+
+# A metric's unit in words, and how many of it are one.
+UNITS = {"peak_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
+
+
+class Bench(NamedTuple):
+    """Which steps or inferences are meant."""
+
+    what: str
+    metric: str
+    dataset: str
+    model: str
+    routing: str = "rba"
+    capsules: int = 32
+
+    def points(self, evidence: Evidence, recipe: str) -> tuple[list[Measured], list[tuple[float, float]]]:
+        """Rows, and blocks against the metric; only ours and the released networks are measured."""
+        if recipe not in ("stable", "released"):
+            return [], []
+        wanted = {
+            "dataset": self.dataset,
+            "model": self.model,
+            "routing": self.routing,
+            "capsules": self.capsules,
+        }
+        rows = evidence.steps(self.what, recipe == "released", **wanted)
+        rows = [row for row in rows if getattr(row, self.metric) is not None]
+        return rows, [(row.blocks, getattr(row, self.metric)) for row in rows]
+
+    def at(self, evidence: Evidence, recipe: str, blocks: int) -> tuple[list[Measured], float | None]:
+        """Rows and value at one depth."""
+        rows, points = self.points(evidence, recipe)
+        return [row for row in rows if row.blocks == blocks], dict(points).get(blocks)
+
+
+@dataclass(frozen=True)
+class Slope(Rule):
+    """What a block adds: the 95 % interval of the fitted line's slope contains the value."""
+
+    bench: Bench
+    value: float
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Fit a line over depth."""
+        rows, points = self.bench.points(evidence, recipe)
+        if len({blocks for blocks, _ in points}) < 2:
+            return Finding(None, 0, "not run", files_of(rows))
+        fit = line(*zip(*points, strict=True))
+        low, high = fit.interval()
+        unit, scale = UNITS[self.bench.metric]
+        told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)"
+        return Finding(low <= self.value <= high, len(points), told, files_of(rows))
+
+
+@dataclass(frozen=True)
+class SlopeRatio(Rule):
+    """How many times steeper the first line is than the second: between the limits."""
+
+    first: Bench
+    second: Bench
+    low: float
+    high: float
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Fit two lines."""
+        (rows, points), (others, beside) = (b.points(evidence, recipe) for b in (self.first, self.second))
+        files = files_of(rows, others)
+        if min(len({blocks for blocks, _ in found}) for found in (points, beside)) < 2:
+            return Finding(None, 0, "not run", files)
+        first, second = (line(*zip(*found, strict=True)).slope for found in (points, beside))
+        n, (unit, scale) = min(len(points), len(beside)), UNITS[self.first.metric]
+        told = f"{scale * first:.4g} against {scale * second:.4g} {unit} per block ({n} depths)"
+        return Finding(self.low * second <= first <= self.high * second, n, told, files)
+
+
+@dataclass(frozen=True)
+class Ratio(Rule):
+    """How many times larger the first measurement is than the second at one depth: between the limits."""
+
+    first: Bench
+    second: Bench
+    blocks: int
+    low: float
+    high: float
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Divide; what is measured once per depth does not hang on seeds."""
+        (rows, a), (others, b) = (x.at(evidence, recipe, self.blocks) for x in (self.first, self.second))
+        files = files_of(rows, others)
+        if a is None or b is None:
+            return Finding(None, 0, "not run", files)
+        unit, scale = UNITS[self.first.metric]
+        told = f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, {a / b:.2f} times"
+        return Finding(self.low <= a / b <= self.high, ENOUGH, told, files)
+
+
+@dataclass(frozen=True)
+class Near(Rule):
+    """One measurement, equal within five per cent."""
+
+    bench: Bench
+    blocks: int
+    value: float
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare a size."""
+        rows, found = self.bench.at(evidence, recipe, self.blocks)
+        if found is None:
+            return Finding(None, 0, "not run", files_of(rows))
+        unit, scale = UNITS[self.bench.metric]
+        told = f"{scale * found:,.0f} {unit}"
+        return Finding(abs(found - self.value) <= 0.05 * self.value, ENOUGH, told, files_of(rows))
+
+
+@dataclass(frozen=True)
+class Inverts(Rule):
+    """So many layers are reconstructed in float32 with gradients off by less than a thousandth."""
+
+    layers: int
+    gamma: float = 0.9
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare with the depth at which floats broke."""
+        rows = [row for row in evidence.broken if (row.arithmetic, row.gamma) == ("float32", self.gamma)]
+        depths = [row.layers for row in rows if row.layers is not None]
+        if recipe != "stable" or not rows:
+            return Finding()
+        told = f"float32 is off by 1e-3 from {min(depths)} layers on" if depths else "float32 never broke"
+        files = tuple(dict.fromkeys(row.file for row in rows))
+        return Finding(not depths or min(depths) > self.layers, len(rows), told, files)

@@ -1,0 +1,264 @@
+"""What the paper's own numbers say about its sentences: nothing here needs a run."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mocapsnet.paper import printed
+from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, NAMES, PAIRS, counted
+from mocapsnet.paper.statistics import line, welch_printed
+
+
+class Own(NamedTuple):
+    """Whether the tables agree with a sentence, and the figures."""
+
+    agrees: bool
+    told: str
+
+
+Check = Callable[[], Own]
+
+
+def row(dataset: str, model: str) -> tuple[tuple[float, float | None], ...]:
+    """Mean and standard deviation at 1 to 8 blocks, from table 1 or 2."""
+    return next(cells for (_, d, m), cells in ACCURACY.items() if (d, m) == (dataset, model))
+
+
+def mean(dataset: str, model: str, blocks: int) -> float:
+    """One accuracy of table 1 or 2."""
+    return row(dataset, model)[blocks - 1][0]
+
+
+def best(dataset: str, model: str) -> tuple[float, int]:
+    """The best accuracy of table 1 or 2, and its depth."""
+    return max((value, -blocks) for blocks, (value, _) in zip(DEPTHS, row(dataset, model), strict=True))
+
+
+def memory_slope(dataset: str, model: str, last: int = 8) -> float:
+    """MB per block, the line through table 4's row up to a depth."""
+    return line([*DEPTHS][:last], MEMORY[dataset, model][:last]).slope
+
+
+def beats(dataset: str, blocks: int) -> Check:
+    """MoCapsNet is above ResCapsNet at a depth; says whether the printed spread lets that be chance."""
+
+    def check() -> Own:
+        (a, a_std), (b, b_std) = (row(dataset, model)[blocks - 1] for model in ("mocapsnet", "rescapsnet"))
+        told = f"{a} against {b} at {counted(blocks)}"
+        if a_std is not None and b_std is not None:
+            told += f", p {welch_printed((a, a_std, 3), (b, b_std, 3)):.2g} from the printed spread"
+        return Own(a > b, told)
+
+    return check
+
+
+def deeper(dataset: str, blocks: int) -> Check:
+    """MoCapsNet at a depth is above MoCapsNet with one block."""
+
+    def check() -> Own:
+        (a, a_std), (b, b_std) = (row(dataset, "mocapsnet")[n - 1] for n in (blocks, 1))
+        p = welch_printed((a, a_std or 0, 3), (b, b_std or 0, 3))
+        return Own(a > b, f"{a} at {counted(blocks)}, {b} at 1, p {p:.2g} from the printed spread")
+
+    return check
+
+
+def baselines_are_the_best() -> Own:
+    """The introduction's baselines are ResCapsNet's best."""
+    told, agrees = [], True
+    for dataset, value in {"mnist": 99.36, "svhn": 92.13, "cifar10": 71.49}.items():
+        top, depth = best(dataset, "rescapsnet")
+        agrees &= top <= value
+        told.append(f"{NAMES[dataset]} {value}, ResCapsNet has {top} at {counted(-depth)}")
+    return Own(agrees, "; ".join(told))
+
+
+def best_depths() -> Own:
+    """CIFAR-10 alone gains nothing from depth."""
+    depths = {dataset: -best(dataset, "mocapsnet")[1] for dataset in ("mnist", "svhn", "cifar10", "cifar100")}
+    told = ", ".join(f"{NAMES[dataset]} {blocks}" for dataset, blocks in depths.items())
+    return Own([d for d, blocks in depths.items() if blocks == 1] == ["cifar10"], f"best depths: {told}")
+
+
+def deeper_in_most_cases() -> Own:
+    """MoCapsNets of 2 to 8 blocks are mostly better than that of one."""
+    pairs = [
+        (value, cells[0][0])
+        for (_, _, model), cells in ACCURACY.items()
+        if model == "mocapsnet"
+        for value, _ in cells[1:]
+    ]
+    wins = sum(a > b for a, b in pairs)
+    return Own(2 * wins > len(pairs), f"deeper is better in {wins} of {len(pairs)} cells of tables 1 and 2")
+
+
+def momentum_in_all_cases() -> Own:
+    """MoCapsNet is above ResCapsNet in every pair of table 3."""
+    pairs = [pair for rows in PAIRS.values() for pair in rows.values()]
+    losses = sum(mo < res for res, mo in pairs)
+    return Own(losses == 0, f"MoCapsNet loses {losses} of the {len(pairs)} pairs of table 3")
+
+
+def momentum(blocks: int, optimizer: str, routing: str) -> float:
+    """MoCapsNet's accuracy in table 3."""
+    return PAIRS[blocks][optimizer, routing][1]
+
+
+def ranger_when_deeper() -> Own:
+    """Ranger21 is above Adam for MoCapsNets of 3 and 5 blocks."""
+    pairs = [
+        (momentum(blocks, "ranger21", routing), momentum(blocks, "adam", routing), routing.upper(), blocks)
+        for blocks in (3, 5)
+        for routing in ("rba", "sda")
+    ]
+    lost = [f"{a} against {b} ({routing}, {counted(blocks)})" for a, b, routing, blocks in pairs if a < b]
+    return Own(not lost, f"Ranger21 is below Adam in {len(lost)} of {len(pairs)}: {', '.join(lost)}")
+
+
+def sda_is_better() -> Own:
+    """SDA is above RBA for MoCapsNets."""
+    pairs = [(blocks, optimizer) for blocks in PAIRS for optimizer in ("adam", "ranger21")]
+    lost = [pair for pair in pairs if momentum(*pair, "sda") < momentum(*pair, "rba")]
+    told = ", ".join(f"{optimizer.capitalize()} {counted(blocks)}" for blocks, optimizer in lost)
+    return Own(not lost, f"SDA is below RBA in {len(lost)} of {len(pairs)} pairs of table 3: {told}")
+
+
+def ensembles_on_three_sets() -> Own:
+    """Table 3 has ensembles on MNIST, SVHN and CIFAR-10."""
+    sets = {cell.dataset for cell in printed.cells() if "ensemble" in cell.model}
+    told = f"its only rows of ensembles are on {', '.join(NAMES[name] for name in sorted(sets))}"
+    return Own({"mnist", "svhn", "cifar10"} <= sets, told)
+
+
+def depth_limit(layers: int) -> Check:
+    """No residual network with more layers learns."""
+
+    def check() -> Own:
+        deep = 2 * max(DEPTHS) + 2
+        found = ", ".join(f"{NAMES[d]} {mean(d, 'rescapsnet', 8)}" for d in ("mnist", "svhn", "cifar10"))
+        return Own(deep <= layers, f"table 1 and 2 have RBA with {deep} capsule layers: {found}")
+
+    return check
+
+
+def about(value: float, found: float, what: str, within: float = 0.05) -> Own:
+    """A rounded number agrees with what the tables give."""
+    return Own(abs(value - found) <= within * abs(found), f"{what}: {found:.4g}")
+
+
+def residual_block() -> Own:
+    """A residual block adds 185 MB."""
+    slopes = {dataset: memory_slope(dataset, "rescapsnet") for dataset in ("mnist", "cifar10", "svhn")}
+    told = ", ".join(f"{NAMES[dataset]} {slope:.1f}" for dataset, slope in slopes.items())
+    return about(185, sum(slopes.values()) / 3, f"table 4's rows fit {told}; mean")
+
+
+def momentum_block() -> Own:
+    """A momentum block adds 4 MB, on every data set."""
+    slopes = {dataset: memory_slope(dataset, "mocapsnet") for dataset in ("mnist", "cifar10", "svhn")}
+    told = ", ".join(f"{NAMES[dataset]} {slope:.1f}" for dataset, slope in slopes.items())
+    return Own(all(round(slope) == 4 for slope in slopes.values()), f"table 4's rows fit {told}")
+
+
+def residual_steepness() -> Own:
+    """CIFAR-10's residual row is a line of 174.2 MB per block."""
+    whole, less = memory_slope("cifar10", "rescapsnet"), memory_slope("cifar10", "rescapsnet", 7)
+    told = f"table 4's row fits {whole:.1f}, and {less:.1f} without its last cell"
+    return Own(round(whole, 1) == 174.2, told)
+
+
+def momentum_steepness() -> Own:
+    """CIFAR-10's momentum row is a line of 3.643 MB per block."""
+    cifar, svhn = memory_slope("cifar10", "mocapsnet"), memory_slope("svhn", "mocapsnet")
+    return Own(round(cifar, 3) == 3.643, f"CIFAR-10's row fits {cifar:.3f}; SVHN's fits {svhn:.3f}")
+
+
+def saved_at_eight(dataset: str, value: int) -> Check:
+    """So many MB less at 8 blocks."""
+
+    def check() -> Own:
+        saved = MEMORY[dataset, "rescapsnet"][7] - MEMORY[dataset, "mocapsnet"][7]
+        return about(value, saved, f"table 4 at 8 blocks, {NAMES[dataset]}")
+
+    return check
+
+
+def same_at_one() -> Own:
+    """Both networks take roughly the same memory with one block."""
+    ratios = [MEMORY[d, "mocapsnet"][0] / MEMORY[d, "rescapsnet"][0] for d in ("mnist", "cifar10", "svhn")]
+    told = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+    return Own(all(abs(ratio - 1) < 0.05 for ratio in ratios), f"MoCapsNet over ResCapsNet: {told}")
+
+
+def caption_of_table_4() -> Own:
+    """Table 4 goes from 1 to 5 blocks."""
+    return Own(len(MEMORY["mnist", "mocapsnet"]) == 5, f"it has {len(MEMORY['mnist', 'mocapsnet'])} depths")
+
+
+def ablation(lr: float = 0.01, capsules: int = 32, batch: int = 128) -> tuple[float, float]:
+    """ResCapsNet's and MoCapsNet's accuracy in table 5."""
+    return printed.ABLATION[lr, capsules, batch]
+
+
+def momentum_in_table_5() -> Own:
+    """MoCapsNet is above ResCapsNet everywhere but at a rate of 0.1."""
+    lost = [key for key, (res, mo) in printed.ABLATION.items() if mo < res]
+    return Own(
+        lost == [(0.1, 32, 128)], f"MoCapsNet is above in {len(printed.ABLATION) - len(lost)} of 6 pairs"
+    )
+
+
+def batch_and_rate_matter_little() -> Own:
+    """No batch size or learning rate moves an accuracy by much: by more than a point, as it is read here."""
+    base = ablation()
+    others = [pair for (_, capsules, _), pair in printed.ABLATION.items() if capsules == 32]
+    most = max(abs(b - a) for pair in others for a, b in zip(base, pair, strict=True))
+    gain = base[1] - base[0]
+    return Own(most <= 1, f"the largest change is {most:.2f} points; momentum's gain is {gain:.2f}")
+
+
+def more_capsules(index: int) -> Check:
+    """64 capsules are better than 32."""
+
+    def check() -> Own:
+        few, many = ablation()[index], ablation(capsules=64)[index]
+        return Own(many > few, f"{few} with 32, {many} with 64")
+
+    return check
+
+
+def revnet_at_gamma_one() -> Own:
+    """At gamma 1 the momentum rule is that of a RevNet."""
+    weight = 1 - 1.0
+    return Own(
+        weight > 0, f"equation 3 gives f the weight 1 - γ = {weight:g} at γ = 1: no layer has any effect"
+    )
+
+
+def residual_at_gamma_zero() -> Own:
+    """At gamma 0 the momentum rule is the residual one, whatever x, v and f."""
+    x, velocity, f, gamma = 2.0, 5.0, 3.0, 0.0
+    momentum = x + (gamma * velocity + (1 - gamma) * f)
+    return Own(
+        momentum == x + f, f"equations 3 and 4 with x 2, v 5, f 3: {momentum:g}; equation 2: {x + f:g}"
+    )
+
+
+def figure_2_is_the_equations() -> Own:
+    """Figure 2's second addition is that of equation 2."""
+    x, first, second = 2.0, 3.0, 7.0
+    drawn, written = x + second, (x + first) + second
+    return Own(
+        drawn == written, f"x 2, f1 3, f2 7: the figure gives {drawn:g}, equation 2 twice gives {written:g}"
+    )
+
+
+def ratio_of_times() -> Own:
+    """A momentum block takes 1.8 times as long."""
+    times = printed.STEEPNESS["seconds"]
+    return about(1.8, times["mocapsnet"] / times["others"], "figure 4's legend, 1.882 over 1.031")
+
+
+def ratio_of_memories() -> Own:
+    """Memory is 48 times less steep."""
+    sizes = printed.STEEPNESS["memory"]
+    return about(48, sizes["others"] / sizes["mocapsnet"], "figure 4's legend, 174.2 over 3.643")

@@ -1,0 +1,104 @@
+"""What a sweep leaves: one json per run, finished or failed."""
+
+import csv
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mocapsnet import writing
+from mocapsnet.errors import BrokenFile
+from mocapsnet.paper.grid import Task
+from mocapsnet.paper.recipes import Recipe
+from mocapsnet.train.fit import pick_device
+from mocapsnet.train.record import commit, hardware, read_run, versions
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sweep reads, trains and writes."""
+
+    results: Path
+    runs: Path
+    data: str = "data"
+    device: str = "auto"
+    smoke: bool = False
+    note: str = ""
+
+    @property
+    def accuracy(self) -> Path:
+        """The records of finished runs."""
+        return self.results / "accuracy"
+
+    @property
+    def failed(self) -> Path:
+        """The records of runs that failed."""
+        return self.accuracy / "failed"
+
+    def record(self, folder: Path, task: Task) -> Path | None:
+        """A task's record in a folder, from any device."""
+        return min(folder.glob(f"{task.name}-*.json"), default=None)
+
+
+def trained(task: Task, place: Place) -> Recipe:
+    """The recipe that is really run."""
+    return task.recipe.smoke() if place.smoke else task.recipe
+
+
+def write_record(task: Task, place: Place) -> None:
+    """A finished run as one json, its curve in it; checkpoints are no longer needed."""
+    folder = place.runs / task.name
+    record = {**told(task, place), **read_run(folder)}
+    # Where data lay is nobody's business.
+    record["config"].pop("data", None)
+    path = place.accuracy / file_name(task, record["hardware"]["device"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in read_curve(folder))
+    writing.write(path, f'{json.dumps(record, indent=2)[:-2]},\n  "curve": [\n{rows}\n  ]\n}}\n'.encode())
+    for checkpoint in folder.rglob("*.ckpt"):
+        checkpoint.unlink()
+
+
+def write_failure(task: Task, place: Place, error: str) -> None:
+    """A failed run as one json."""
+    machine = hardware(pick_device(place.device))
+    record = {**told(task, place), "seed": task.seed, "error": error}
+    record |= {"commit": commit(), "versions": versions(), "hardware": machine}
+    place.failed.mkdir(parents=True, exist_ok=True)
+    path = place.failed / file_name(task, machine["device"])
+    writing.write(path, (json.dumps(record, indent=2) + "\n").encode())
+
+
+def told(task: Task, place: Place) -> dict[str, Any]:
+    """What was to be trained; a smoke run also says what was."""
+    words: dict[str, Any] = {"recipe": asdict(task.recipe)} | ({"note": place.note} if place.note else {})
+    return {**words, "smoke": True, "trained": asdict(trained(task, place))} if place.smoke else words
+
+
+def file_name(task: Task, device: str) -> str:
+    """Of a record."""
+    return f"{task.name}-{re.sub('[^a-z0-9]+', '-', device.lower())}.json"
+
+
+def read_curve(folder: Path) -> list[dict[str, float | None]]:
+    """A run's epochs from its metrics.csv; none before the first one."""
+    path = folder / "metrics.csv"
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        try:
+            rows = [
+                {name: float(value) if value else None for name, value in row.items()}
+                for row in csv.DictReader(file)
+            ]
+        except (ValueError, TypeError) as error:
+            raise BrokenFile(f"{path} holds no curve: {error}") from error
+    return [{**row, "epoch": int(row["epoch"] or 0)} for row in rows]
+
+
+def outdated(task: Task, place: Place) -> bool:
+    """Whether a task's record was made by other settings than its recipe has now."""
+    record = place.record(place.accuracy, task)
+    now = json.loads(json.dumps(asdict(task.recipe)))
+    return record is not None and json.loads(record.read_text()).get("recipe") != now

@@ -1,0 +1,115 @@
+"""results/REPORT.md and results/report.html, made from results/ alone and the same byte for byte."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from mocapsnet import writing
+from mocapsnet.errors import WrongArgument
+from mocapsnet.paper.evidence import Evidence, read
+from mocapsnet.paper.figures import FIGURES
+from mocapsnet.paper.page import page
+from mocapsnet.paper.tables import Entry, Table, filled, markdown, paper_tables
+from mocapsnet.paper.verdicts import RECIPES, VERDICTS, Judgement, ledger
+
+TITLE = "Momentum Capsule Networks, run again"
+INTRODUCTION = (
+    "What the paper (Gugglberger, Peer and Rodríguez-Sánchez, TMLR 2022) prints, beside what we "
+    "measured. Every number of ours is from a file under `results/`; `mocapsnet reproduce report` "
+    "makes this page from them."
+)
+SMOKE = (
+    "This is a smoke run: tiny networks, one epoch of a few embedded digits. It shows that the path "
+    "works. Its numbers say nothing about the paper."
+)
+RECIPES_TOLD = {
+    "written": "the paper's text: matrices start at a standard deviation of 0.01, RBA has no bias",
+    "released": "what the paper's released code ran: doubled skip, its own preprocessing and losses",
+    "stable": "the network and epochs of written from a start that learns: 0.1, and a bias of 0.1",
+    "best": "the same network, everything else free; test images select nothing",
+}
+RULES = (
+    "A number holds when our 95 % interval (Student's t over seeds) contains it; a comparison when "
+    "its sign agrees at p < 0.05 (Welch's test); a slope when the 95 % interval of the fitted line "
+    "contains it; a size of memory within 5 %. `written` decides where it has three seeds, else "
+    "`stable`. Where they say no and `released` says yes, the claim holds only as released. Fewer "
+    "than three seeds are indicative. What the paper's own numbers contradict is called so whatever "
+    "the runs say. Accuracies are those of the last epoch."
+)
+
+
+def write_report(results: Path) -> tuple[Path, Path]:
+    """Write both files and the figures."""
+    if not results.is_dir():
+        raise WrongArgument(f"output must be a folder with results, got {str(results)!r}")
+    evidence = read(results)
+    tables, judged = paper_tables(evidence), ledger(evidence)
+    figures = {name: (caption, draw(evidence)) for name, (caption, draw) in FIGURES.items()}
+    (results / "figures").mkdir(parents=True, exist_ok=True)
+    for name, (_, picture) in figures.items():
+        writing.write(results / "figures" / f"{name}.svg", picture.encode())
+    smoke = SMOKE if any(run.smoke for run in evidence.runs) else ""
+    told = counts(evidence, tables)
+    html = page(TITLE, [INTRODUCTION, smoke], told, RULES, RECIPES_TOLD, tables, figures, judged)
+    text = as_markdown([INTRODUCTION, smoke], told, tables, judged)
+    paths = results / "REPORT.md", results / "report.html"
+    for path, content in zip(paths, (text, html), strict=True):
+        writing.write(path, content.encode())
+    return paths
+
+
+def counts(evidence: Evidence, tables: Sequence[Table]) -> dict[str, str]:
+    """The report in a few numbers."""
+    there, cells = filled(tables)
+    finished = sum(run.accuracy is not None for run in evidence.runs)
+    return {
+        "finished runs": str(finished),
+        "failed runs": str(len(evidence.runs) - finished),
+        "cells filled": f"{there} of {cells}",
+    }
+
+
+def patterns(names: Sequence[str]) -> list[str]:
+    """Names of files, those that differ by their seed as one pattern."""
+    return list(dict.fromkeys(re.sub(r"-s\d+-", "-s*-", name) for name in names))
+
+
+def ledger_table(judged: Sequence[Judgement]) -> Table:
+    """The ledger, a row per claim."""
+    rows = [
+        [
+            Entry(j.verdict),
+            Entry(f"{j.claim.says} ({j.claim.source})"),
+            Entry(j.own.told if j.own else ""),
+            *(Entry(j.findings[recipe].mark() if j.findings else "") for recipe in RECIPES),
+            Entry(", ".join(f"`{name}`" for name in patterns(j.files()))),
+        ]
+        for j in judged
+    ]
+    return Table("", "", "", ["verdict", "claim", "the paper's own numbers", *RECIPES, "evidence"], rows)
+
+
+def as_markdown(
+    opening: Sequence[str], told: dict[str, str], tables: Sequence[Table], judged: Sequence[Judgement]
+) -> str:
+    """REPORT.md."""
+    found = Counter(j.verdict for j in judged)
+    parts = [f"# {TITLE}\n", *(f"{words}\n" for words in opening if words)]
+    parts.append(
+        f"{', '.join(f'{value} {name}' for name, value in told.items())}, {len(judged)} claims judged.\n"
+    )
+    parts.append("## Verdicts\n")
+    verdicts = [[Entry(verdict), Entry(str(found[verdict]))] for verdict in VERDICTS]
+    parts += [markdown(Table("", "", "", ["verdict", "claims"], verdicts)), RULES, "\n## Recipes\n"]
+    parts += [f"- `{name}`: {words}." for name, words in RECIPES_TOLD.items()]
+    for table in tables:
+        parts += [f"\n## {table.title}\n", *([f"{table.note}\n"] if table.note else []), markdown(table)]
+    parts.append("## Figures\n")
+    for name, (caption, _) in FIGURES.items():
+        parts.append(
+            f"![{caption}](figures/{name}.svg)\n\n*{name.replace('-', ' ').capitalize()}. {caption}*\n"
+        )
+    parts += ["## What the paper says\n", markdown(ledger_table([j for j in judged if not j.claim.printed]))]
+    parts += ["## What its tables print\n", markdown(ledger_table([j for j in judged if j.claim.printed]))]
+    return "\n".join(parts)

@@ -1,0 +1,92 @@
+"""`mocapsnet reproduce`: train or measure what a table or figure needs, then write the report."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.arguments import at_least, one_of
+from mocapsnet.paper.evidence import read
+from mocapsnet.paper.figures import NETWORKS
+from mocapsnet.paper.grid import chosen, ordered
+from mocapsnet.paper.printed import DEPTHS
+from mocapsnet.paper.recipes import TABLES, Recipe
+from mocapsnet.paper.records import Place
+from mocapsnet.paper.report import write_report
+from mocapsnet.paper.settings import ReproduceSettings
+from mocapsnet.paper.sweep import Summary, sweep
+from mocapsnet.train.fit import pick_device
+from mocapsnet.train.record import hardware
+
+# What is measured, not trained.
+MEASURED = ("table-4", "figure-3", "figure-4", "all")
+WHAT = tuple(dict.fromkeys((*TABLES, *MEASURED, "report")))
+SETS = ("mnist", "cifar10", "svhn")
+
+
+def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, list[str]]:
+    """How the sweep went, and which benches failed; then the report is written."""
+    if what is None:
+        raise WrongArgument(f"give what to reproduce: {', '.join(WHAT)}; or --verify FILE")
+    one_of("what", what, WHAT)
+    at_least("seeds", settings.repeats(), 1)
+    at_least("jobs", settings.jobs, 1)
+    place = Place(
+        settings.results(),
+        settings.run_folders(),
+        settings.data,
+        settings.device,
+        settings.smoke,
+        settings.note,
+    )
+    recipes = chosen(TABLES, what, settings.only)
+    recipes = distinct(recipes) if settings.smoke else recipes
+    failed = measure(place) if what in MEASURED and not settings.only else []
+    summary = sweep(ordered(recipes, settings.repeats()), place, settings.jobs, settings.download)
+    place.results.mkdir(parents=True, exist_ok=True)
+    write_report(place.results)
+    return summary, failed
+
+
+def distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """One of those that are the same when they are small, the first."""
+    found: dict[str, Recipe] = {}
+    for recipe in recipes:
+        small = recipe.smoke()
+        found.setdefault(repr((small.kind, small.network, small.training, small.members)), recipe)
+    return [*found.values()]
+
+
+def measure(place: Place) -> list[str]:
+    """Bench every network at every depth on the three shapes, unless this device did; gives what failed."""
+    wanted = [1, 2] if place.smoke else [*DEPTHS]
+    small = ["--batch=4", "--channels=8", "--repeats=2"] if place.smoke else []
+    machine = hardware(device := pick_device(place.device))
+    here = machine["cpu" if device.type == "cpu" else "device"]
+    found = [row for row in read(place.results).measured if row.device == here]
+    failed = []
+    for dataset in SETS[:1] if place.smoke else SETS:
+        for what in ("step", "inference"):
+            there = {(row.model, row.blocks) for row in found if (row.what, row.dataset) == (what, dataset)}
+            if {*product(NETWORKS, wanted)} <= there:
+                continue
+            words = [f"--dataset={dataset}", f"--depths={wanted}", f"--device={place.device}", *small]
+            folder = place.results / "speed"
+            folder.mkdir(parents=True, exist_ok=True)
+            if bench(what, [*words, f"--output={folder}"], folder / f"{what}-{dataset}.log"):
+                failed.append(f"bench {what} of {dataset}")
+    return failed
+
+
+def bench(what: str, words: list[str], log: Path) -> int:
+    """`mocapsnet bench` in a process of its own, as a clean measurement needs; its log stays if it fails."""
+    command = [sys.executable, "-m", "mocapsnet.cli", "bench", what, *words]
+    print(" ".join(["mocapsnet", *command[3:]]))
+    with log.open("w") as file:
+        code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
+    print("  failed: " + (log.read_text().splitlines() or [str(code)])[-1] if code else "  done")
+    if not code:
+        log.unlink()
+    return code

@@ -1,0 +1,209 @@
+"""How trained runs decide on a claim: one class per kind of claim."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from mocapsnet.paper.evidence import Evidence, Measured, Outcome, accuracies, summary
+from mocapsnet.paper.own import Check
+from mocapsnet.paper.printed import CHANCE, NAMES
+from mocapsnet.paper.statistics import LEVEL, interval, line, welch
+
+# Seeds, or depths of a line, below which a finding is only indicative.
+ENOUGH = 3
+
+
+class Finding(NamedTuple):
+    """What the evidence of one recipe says; holds is None where there is none."""
+
+    holds: bool | None = None
+    n: int = 0
+    told: str = "not run"
+    files: tuple[str, ...] = ()
+
+    def mark(self) -> str:
+        """What it says, in a few words."""
+        return self.told if self.holds is None else f"{'yes' if self.holds else 'no'}, {self.told}"
+
+
+class Trained(NamedTuple):
+    """Which runs are meant; None leaves a setting open."""
+
+    dataset: str
+    model: str
+    blocks: int
+    routing: str = "rba"
+    optimizer: str = "adam"
+    lr: float | None = None
+    capsules: int | None = None
+    batch: int | None = None
+
+    def runs(self, evidence: Evidence, recipe: str) -> list[Outcome]:
+        """Of one recipe, finished and failed."""
+        return evidence.select(recipe, **self._asdict())
+
+    def label(self) -> str:
+        """A few words for a table."""
+        return f"{NAMES[self.dataset]} {NAMES[self.model]} {self.blocks}"
+
+
+class Rule(ABC):
+    """A kind of claim."""
+
+    @abstractmethod
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """What one recipe's evidence says."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something the paper says: where, what, how its own numbers stand to it, and how runs decide on it."""
+
+    source: str
+    says: str
+    rule: Rule | None = None
+    own: Check | None = None
+    printed: bool = False
+    """A cell of a table, not a sentence."""
+
+
+def files_of(*groups: Sequence[Outcome | Measured]) -> tuple[str, ...]:
+    """The evidence's files, each once."""
+    return tuple(dict.fromkeys(row.file for group in groups for row in group))
+
+
+@dataclass(frozen=True)
+class Equals(Rule):
+    """An accuracy: our 95 % interval contains it, or comes as near as `about` allows."""
+
+    trained: Trained
+    value: float
+    about: float = 0.0
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare a mean."""
+        runs = self.trained.runs(evidence, recipe)
+        found = accuracies(runs)
+        if not found:
+            return Finding(None, 0, failed(runs), files_of(runs))
+        low, high = interval(found)
+        holds = low - self.about <= self.value <= high + self.about
+        if len(found) < ENOUGH:
+            holds = abs(fmean(found) - self.value) <= max(self.about, 0.5)
+        return Finding(holds, len(found), f"{summary(found)} (n {len(found)})", files_of(runs))
+
+
+@dataclass(frozen=True)
+class Better(Rule):
+    """A comparison: the first is more accurate than the second, at p < 0.05 by Welch's test."""
+
+    first: Trained
+    second: Trained
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare two means."""
+        groups = [which.runs(evidence, recipe) for which in (self.first, self.second)]
+        a, b = map(accuracies, groups)
+        if not a or not b:
+            return Finding(None, 0, "not run", files_of(*groups))
+        n, p = min(len(a), len(b)), welch(a, b)
+        holds = fmean(a) > fmean(b) and (p < LEVEL or n < ENOUGH)
+        told = f"{summary(a)} against {summary(b)} (n {n}" + (f", p {p:.2g})" if n > 1 else ")")
+        return Finding(holds, n, told, files_of(*groups))
+
+
+@dataclass(frozen=True)
+class Same(Rule):
+    """Two accuracies that differ by less than `within`, and not at p < 0.05."""
+
+    first: Trained
+    second: Trained
+    within: float = 0.5
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare two means."""
+        finding = Better(self.first, self.second).find(evidence, recipe)
+        if finding.holds is None:
+            return finding
+        a, b = (accuracies(which.runs(evidence, recipe)) for which in (self.first, self.second))
+        near = abs(fmean(a) - fmean(b)) < self.within
+        return finding._replace(holds=near and (finding.n < ENOUGH or welch(a, b) >= LEVEL))
+
+
+@dataclass(frozen=True)
+class Chance(Rule):
+    """Accuracies no better than always naming the largest class, or, with learns, better than that."""
+
+    trained: Sequence[Trained]
+    learns: bool = False
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare each lower end with chance; a run that failed did not learn."""
+        groups = [(which, runs) for which in self.trained if (runs := which.runs(evidence, recipe))]
+        if not groups:
+            return Finding()
+        told: list[str] = []
+        right: list[int] = []
+        wrong: list[int] = []
+        for which, runs in groups:
+            found, chance = accuracies(runs), CHANCE[which.dataset]
+            low = interval(found)[0] if len(found) >= ENOUGH else min(found, default=chance)
+            (right if (low > chance) == self.learns else wrong).append(len(runs))
+            told.append(f"{which.label()}: {summary(found) if found else failed(runs)}")
+        if len(groups) < len(self.trained):
+            told.append(f"{len(self.trained) - len(groups)} more not run")
+        # One counterexample decides, the one that was run most.
+        n = max(wrong) if wrong else min(right)
+        return Finding(not wrong, n, f"{'; '.join(told)} (n {n})", files_of(*(runs for _, runs in groups)))
+
+
+@dataclass(frozen=True)
+class Rising(Rule):
+    """Accuracy grows with depth: the 95 % interval of its slope over blocks lies above zero."""
+
+    trained: Sequence[Trained]
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Fit a line through all runs."""
+        groups = {which.blocks: runs for which in self.trained if (runs := which.runs(evidence, recipe))}
+        points = [(blocks, value) for blocks, runs in groups.items() for value in accuracies(runs)]
+        files = files_of(*groups.values())
+        if len({blocks for blocks, _ in points}) < 2:
+            return Finding(None, 0, "not run", files)
+        fit = line(*zip(*points, strict=True))
+        n = min(len(accuracies(runs)) for runs in groups.values())
+        holds = fit.interval()[0] > 0 if n >= ENOUGH else fit.slope > 0
+        depths = ", ".join(map(str, sorted(groups)))
+        return Finding(holds, n, f"{fit.slope:+.2f} points per block at {depths} blocks (n {n})", files)
+
+
+@dataclass(frozen=True)
+class AllOf(Rule):
+    """Several rules at once: all that have evidence must hold."""
+
+    rules: Sequence[Rule]
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Join what each says."""
+        found = [finding for rule in self.rules if (finding := rule.find(evidence, recipe)).holds is not None]
+        if not found:
+            return Finding()
+        told = f"{sum(finding.holds or False for finding in found)} of {len(found)} hold"
+        if len(found) < len(self.rules):
+            told += f", {len(self.rules) - len(found)} not run"
+        elif len(found) <= 3:
+            told += ": " + "; ".join(finding.told for finding in found)
+        files = tuple(dict.fromkeys(name for finding in found for name in finding.files))
+        # One that fails decides; all must be there for a yes that is more than a hint.
+        wrong = [finding for finding in found if not finding.holds]
+        n = max(f.n for f in wrong) if wrong else min(f.n for f in found)
+        if not wrong and len(found) < len(self.rules):
+            n = min(n, ENOUGH - 1)
+        return Finding(not wrong, n, told, files)
+
+
+def failed(runs: Sequence[Outcome]) -> str:
+    """What a cell without accuracies says."""
+    return f"failed: {runs[0].error.split(':')[0]}" if runs else "not run"

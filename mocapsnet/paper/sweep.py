@@ -1,0 +1,147 @@
+"""Train every task of a grid once: what is finished stays, what was killed goes on, failures are recorded."""
+
+import contextlib
+import json
+import multiprocessing
+import sys
+from collections.abc import Generator, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple
+
+from mocapsnet import data
+from mocapsnet.errors import Busy, Interrupted
+from mocapsnet.paper.grid import Task
+from mocapsnet.paper.progress import Progress
+from mocapsnet.paper.records import Place, outdated, trained, write_failure, write_record
+from mocapsnet.train.fit import pick_device
+from mocapsnet.train.signals import raised
+
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class Summary(NamedTuple):
+    """How a sweep went: finished before and by it, failed, held by another sweep, out of date."""
+
+    before: list[Task]
+    finished: list[Task]
+    failed: list[Task]
+    busy: list[Task]
+    outdated: list[Task]
+    """Finished before, when their recipe was another one."""
+
+    def told(self) -> str:
+        """One line."""
+        told = {"finished": self.finished, "there before": self.before, "failed": self.failed}
+        told |= {"running elsewhere": self.busy} if self.busy else {}
+        line = "runs: " + ", ".join(f"{len(tasks)} {words}" for words, tasks in told.items())
+        if self.outdated:
+            names = ", ".join(task.name for task in self.outdated)
+            line += f"; delete the records whose recipe has changed since to run them anew: {names}"
+        return line
+
+
+def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = False) -> Summary:
+    """Run all tasks that have no record yet; a signal stops them where they can go on."""
+    before = [task for task in tasks if place.record(place.accuracy, task)]
+    there = {task.name for task in before}
+    rest = [task for task in tasks if task.name not in there]
+    for name in sorted({trained(task, place).dataset for task in rest}):
+        # What is not there is told before the first run.
+        data.load(name, place.data, download)
+    summary = Summary(before, [], [], [], [task for task in before if outdated(task, place)])
+    with (
+        Progress(rest, len(before)) as progress,
+        # Closed at once when a signal comes: its processes must save and end.
+        contextlib.closing(in_turn(rest, place, jobs, progress)) as ended,
+    ):
+        for task in ended:
+            if record := place.record(place.accuracy, task):
+                summary.finished.append(task)
+                run = json.loads(record.read_text())
+                told = f"{run['test_accuracy']:.2%} in {run['seconds']:.0f} s"
+            elif record := place.record(place.failed, task):
+                summary.failed.append(task)
+                told = f"failed: {json.loads(record.read_text())['error']}"
+            else:
+                summary.busy.append(task)
+                told = "is running elsewhere"
+            progress.finish(task, told)
+    return summary
+
+
+def in_turn(
+    tasks: Sequence[Task], place: Place, jobs: int, progress: Progress
+) -> Generator[Task, None, None]:
+    """Run tasks, and give each when it has ended."""
+    # A process per run on a GPU: one that compiles many networks comes to the compiler's limit and goes slow.
+    if jobs > 1 or pick_device(place.device).type == "cuda":
+        yield from in_processes(tasks, place, jobs, progress)
+        return
+    for task in tasks:
+        run(task, place)
+        yield task
+
+
+def in_processes(
+    tasks: Sequence[Task], place: Place, jobs: int, progress: Progress
+) -> Generator[Task, None, None]:
+    """So many at a time; when this is left early, those that run are told to save and to end."""
+    waiting = list(tasks)
+    running: dict[str, tuple[Task, BaseProcess]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                task = waiting.pop(0)
+                running[task.name] = task, start(task, place)
+            wait([process.sentinel for _, process in running.values()], SECONDS_BETWEEN_LOOKS)
+            progress.look([task for task, _ in running.values()], place)
+            for name, (task, process) in [*running.items()]:
+                if process.exitcode is not None:
+                    del running[name]
+                    if process.exitcode:
+                        write_failure(task, place, f"its process ended with exit code {process.exitcode}")
+                    yield task
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.join()
+
+
+def start(task: Task, place: Place) -> BaseProcess:
+    """A task in a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=alone, args=(task, place))
+    process.start()
+    return process
+
+
+def alone(task: Task, place: Place) -> None:
+    """What such a process does; its words go to the run's log."""
+    folder = place.runs / task.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "log.txt").open("a") as log, contextlib.redirect_stderr(log):
+        try:
+            with raised():
+                run(task, place)
+        except Interrupted as stopped:
+            sys.exit(stopped.exit_code)
+
+
+def run(task: Task, place: Place) -> None:
+    """Train one task and write its record, or that of its failure."""
+    folder = place.runs / task.name
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe = trained(task, place)
+    for old in place.failed.glob(f"{task.name}-*.json"):
+        old.unlink()
+    try:
+        with (folder / "log.txt").open("a") as log, contextlib.redirect_stdout(log):
+            recipe.fit(data.load(recipe.dataset, place.data), task.seed, device=place.device, output=folder)
+        write_record(task, place)
+    except Busy:
+        return
+    # Whatever it is, the next run may be sound.
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        write_failure(task, place, f"{type(error).__name__}: {reason}")

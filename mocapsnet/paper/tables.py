@@ -1,0 +1,235 @@
+"""The paper's tables beside ours, as rows that a page or a README can show."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from mocapsnet.paper.claims import printed_value, trained
+from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, grouped, summary
+from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, NAMES, Cell, cells
+from mocapsnet.paper.rules import failed
+
+RECIPES = ("written", "released", "stable", "best")
+# What the paper's introduction compares: the depth at which MoCapsNet is best in tables 1 and 2.
+HEADLINE = {("mnist", 7), ("svhn", 3), ("cifar10", 1), ("cifar100", 8)}
+
+
+class Entry(NamedTuple):
+    """A cell: what it says, and in small what that rests on."""
+
+    text: str
+    small: str = ""
+
+
+class Table(NamedTuple):
+    """A table, a short name for links, and what should be known of it."""
+
+    link: str
+    title: str
+    note: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Entry]]
+
+
+def entry(runs: Sequence[Outcome]) -> Entry:
+    """Mean ± standard deviation in percent, n, seconds and device; an empty one says so."""
+    found = accuracies(runs)
+    if not found:
+        return Entry(failed(runs), runs[0].device if runs else "")
+    finished = [run for run in runs if run.accuracy is not None]
+    devices = ", ".join(dict.fromkeys(run.device for run in finished))
+    wrong = f", {len(runs) - len(finished)} failed" if len(finished) < len(runs) else ""
+    seconds = fmean(run.seconds for run in finished)
+    return Entry(summary(found), f"n {len(found)}{wrong}, {seconds:.0f} s, {devices.replace('NVIDIA ', '')}")
+
+
+def beside(cell: Cell, evidence: Evidence) -> list[Entry]:
+    """A printed accuracy and ours."""
+    ours = [entry(trained(cell).runs(evidence, recipe)) for recipe in RECIPES]
+    return [Entry(printed_value(cell)), *ours]
+
+
+def accuracy_table(table: str, dataset: str, evidence: Evidence) -> Table:
+    """Table 1 or 2, one data set."""
+    found = [cell for cell in cells() if (cell.table, cell.dataset) == (table, dataset)]
+    rows = [
+        [Entry(str(cell.blocks)), Entry(NAMES[cell.model]), *beside(cell, evidence)]
+        for cell in sorted(found, key=lambda cell: cell.blocks)
+    ]
+    title = f"Table {table[-1]}: {NAMES[dataset]}, test accuracy in percent"
+    return Table(NAMES[dataset], title, "", ["blocks", "network", "paper", *RECIPES], rows)
+
+
+def table_3(evidence: Evidence) -> Table:
+    """CIFAR-10 with other optimizers and routings."""
+    rows = [
+        [
+            Entry(NAMES[cell.model]),
+            Entry(str(cell.blocks) if cell.blocks else "none"),
+            Entry(cell.optimizer.capitalize()),
+            Entry(cell.routing.upper()),
+            *beside(cell, evidence),
+        ]
+        for cell in cells()
+        if cell.table == "table-3"
+    ]
+    note = (
+        "The paper took the first three from Xi et al. Their widths are not public; the recipes state ours."
+    )
+    head = ["network", "blocks", "optimizer", "routing", "paper", *RECIPES]
+    return Table("Table 3", "Table 3: CIFAR-10, test accuracy in percent", note, head, rows)
+
+
+def table_4(evidence: Evidence) -> Table:
+    """Memory against depth."""
+    rows = []
+    for dataset, model in MEMORY:
+        name = "(Res)CapsNet" if model == "rescapsnet" else NAMES[model]
+        rows.append(
+            [
+                Entry(NAMES[dataset]),
+                Entry(name),
+                Entry("paper, MB"),
+                *map(Entry, map(str, MEMORY[dataset, model])),
+            ]
+        )
+        for which in ("capsnet", "rescapsnet") if model == "rescapsnet" else (model,):
+            found = evidence.steps("step", dataset=dataset, model=which, routing="rba", capsules=32)
+            peaks = {row.blocks: f"{row.peak_mib:.0f}" for row in found if row.peak_mib is not None}
+            ours = [Entry(peaks.get(blocks, "not run")) for blocks in DEPTHS]
+            rows.append([Entry(NAMES[dataset]), Entry(NAMES[which]), Entry("ours, MiB"), *ours])
+    note = (
+        "The paper read nvidia-smi, which counts what the allocator keeps in reserve; ours is the "
+        "peak of what a training step allocates, batch 128."
+    )
+    head = ["data set", "network", "", *(f"{blocks}" for blocks in DEPTHS)]
+    return Table("Memory", "Table 4: memory in training, by blocks", note, head, rows)
+
+
+def table_5(evidence: Evidence) -> Table:
+    """Learning rate, capsules and batch size."""
+    rows = [
+        [
+            Entry(NAMES[cell.model]),
+            Entry(f"{cell.lr:g}"),
+            Entry(str(cell.capsules)),
+            Entry(str(cell.batch)),
+            *beside(cell, evidence),
+        ]
+        for cell in cells()
+        if cell.table == "table-5"
+    ]
+    note = "Two blocks, RBA, Ranger21, 100 epochs."
+    head = ["network", "learning rate", "capsules", "batch", "paper", *RECIPES]
+    return Table("Table 5", "Table 5: CIFAR-10, test accuracy in percent", note, head, rows)
+
+
+def other_runs(evidence: Evidence) -> Table:
+    """Every run that stands in no cell of the paper's tables."""
+    placed = {
+        run.name
+        for cell in cells()
+        if cell.table != "table-4"
+        for recipe in RECIPES
+        for run in trained(cell).runs(evidence, recipe)
+    }
+    return runs_table([run for run in evidence.runs if run.name not in placed])
+
+
+def runs_table(runs: Sequence[Outcome]) -> Table:
+    """A row for every recipe, or for every network where there was no recipe."""
+    rows = []
+    for group in grouped(runs, lambda run: run.name).values():
+        first = group[0]
+        found, finished = accuracies(group), [run for run in group if run.accuracy is not None]
+        rows.append(
+            [
+                Entry(first.dataset),
+                Entry(NAMES.get(first.model, first.model)),
+                Entry(str(first.blocks)),
+                Entry(first.routing),
+                Entry(first.name if first.recipe else "none"),
+                Entry(f"{max(run.parameters for run in group) / 1e6:.2f} M"),
+                Entry(f"{summary(found)} %" if found else failed(group)),
+                Entry(str(len(found))),
+                Entry(f"{fmean(run.seconds for run in finished):.0f}" if finished else ""),
+                Entry(first.device),
+            ]
+        )
+    head = [
+        "data set",
+        "network",
+        "blocks",
+        "routing",
+        "recipe",
+        "parameters",
+        "test accuracy",
+        "n",
+        "seconds",
+    ]
+    return Table(
+        "Other runs", "Other runs", "Runs that stand in no table of the paper's.", [*head, "on"], rows
+    )
+
+
+def notes(evidence: Evidence) -> Table:
+    """What the records of runs add in words, and whose."""
+    groups = grouped([run for run in evidence.runs if run.note], lambda run: (run.note, run.dataset))
+    rows = [
+        [Entry(note), Entry(NAMES.get(dataset, dataset)), Entry(str(len(group)))]
+        for (note, dataset), group in groups.items()
+    ]
+    return Table("Notes", "Notes on runs", "", ["note", "data set", "runs"], rows)
+
+
+def headline(evidence: Evidence) -> Table:
+    """What the paper's introduction compares, where anything of it was run."""
+    found = [
+        cell
+        for cell in cells()
+        if cell.table in ("table-1", "table-2") and (cell.dataset, cell.blocks) in HEADLINE
+    ]
+    rows = [
+        [
+            Entry(NAMES[cell.dataset]),
+            Entry(NAMES[cell.model]),
+            Entry(str(cell.blocks)),
+            *beside(cell, evidence),
+        ]
+        for cell in found
+        if any(trained(cell).runs(evidence, recipe) for recipe in RECIPES)
+    ]
+    return Table(
+        "", "Test accuracy in percent", "", ["data set", "network", "blocks", "paper", *RECIPES], rows
+    )
+
+
+def paper_tables(evidence: Evidence) -> list[Table]:
+    """The shortest first, then all five, and what else was run."""
+    places = dict.fromkeys((table, dataset) for table, dataset, _ in ACCURACY)
+    tables = [accuracy_table(table, dataset, evidence) for table, dataset in places]
+    short = headline(evidence)
+    tables = [*tables, table_3(evidence), table_4(evidence), table_5(evidence), other_runs(evidence)]
+    return [table for table in (short, *tables, notes(evidence)) if table.rows]
+
+
+def filled(tables: Sequence[Table]) -> tuple[int, int]:
+    """How many of our cells in the paper's tables say something, and how many there are."""
+    ours = [
+        cell.text
+        for table in tables
+        if table.title.startswith("Table")
+        for row in table.rows
+        for name, cell in zip(table.head, row, strict=True)
+        if name in RECIPES or (name.isdigit() and row[2].text.startswith("ours"))
+    ]
+    return sum(text != "not run" for text in ours), len(ours)
+
+
+def markdown(table: Table) -> str:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(table.head)} |", "|" + "---|" * len(table.head)]
+    for row in table.rows:
+        told = [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in row]
+        lines.append(f"| {' | '.join(text.replace('|', '/') for text in told)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,69 @@
+"""From evidence to a verdict."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mocapsnet.paper.claims import claims
+from mocapsnet.paper.evidence import Evidence
+from mocapsnet.paper.own import Own
+from mocapsnet.paper.rules import ENOUGH, Claim, Finding
+
+HOLDS = "holds"
+RELEASED = "holds only as released"
+FALSE = "does not hold"
+CONTRADICTED = "contradicted by the paper's own numbers"
+INDICATIVE = "indicative"
+NOT_RUN = "not run"
+VERDICTS = (HOLDS, RELEASED, FALSE, CONTRADICTED, INDICATIVE, NOT_RUN)
+RECIPES = ("written", "released", "stable")
+
+
+class Judgement(NamedTuple):
+    """A claim, its verdict, and what it follows from."""
+
+    claim: Claim
+    verdict: str
+    own: Own | None
+    findings: Mapping[str, Finding]
+
+    def files(self) -> list[str]:
+        """The evidence's files, each once."""
+        return list(dict.fromkeys(name for finding in self.findings.values() for name in finding.files))
+
+
+def judge(claim: Claim, evidence: Evidence) -> Judgement:
+    """The verdict that follows from the paper's own numbers, then from runs.
+
+    Networks that follow the equations decide: `written` where it has three seeds, else `stable`. Only where
+    these say no may `released` say that the claim holds as released.
+    """
+    said = claim.own() if claim.own else None
+    findings = {recipe: claim.rule.find(evidence, recipe) for recipe in RECIPES} if claim.rule else {}
+    return Judgement(claim, verdict(said, findings), said, findings)
+
+
+def verdict(said: Own | None, findings: Mapping[str, Finding]) -> str:
+    """One of VERDICTS."""
+    if said is not None and not said.agrees:
+        return CONTRADICTED
+    if not findings:
+        return HOLDS if said else NOT_RUN
+    judged = {
+        recipe: finding.holds
+        for recipe, finding in findings.items()
+        if finding.holds is not None and finding.n >= ENOUGH
+    }
+    decides = judged.get("written", judged.get("stable"))
+    if decides:
+        return HOLDS
+    if decides is False:
+        return RELEASED if judged.get("released") else FALSE
+    # Only the released network was run often enough: a no is a no, a yes says nothing of the equations.
+    if judged.get("released") is False:
+        return FALSE
+    return INDICATIVE if any(finding.holds is not None for finding in findings.values()) else NOT_RUN
+
+
+def ledger(evidence: Evidence) -> list[Judgement]:
+    """Every claim judged."""
+    return [judge(claim, evidence) for claim in claims()]

@@ -1,0 +1,88 @@
+"""Repeat the first epochs of a committed run and compare their losses."""
+
+import json
+import tempfile
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mocapsnet.errors import BrokenFile, CannotRun, Irreproducible, WrongArgument
+from mocapsnet.ops.arguments import at_least
+from mocapsnet.paper.grid import Task
+from mocapsnet.paper.recipes import Recipe
+from mocapsnet.paper.records import Place, read_curve
+from mocapsnet.paper.sweep import start
+from mocapsnet.train.fit import pick_device
+from mocapsnet.train.record import commit, hardware, versions
+
+TOLERANCE = 1e-3
+SECONDS_BETWEEN_LOOKS = 0.1
+
+
+def verify(file: str, data: str, device: str, epochs: int) -> list[str]:
+    """What was compared, line by line; raises where a loss is not what it was.
+
+    The run is started with all its epochs, as its schedule may hang on them, and then stopped.
+    """
+    at_least("epochs", epochs, 1)
+    run = read(file)
+    if epochs > len(run["curve"]):
+        raise WrongArgument(f"epochs must be <= {len(run['curve'])}, the epochs of {file}, got {epochs}")
+    task = Task(Recipe(**run.get("trained", run["recipe"])), run["seed"])
+    if task.recipe.members > 1:
+        raise WrongArgument(f"{file} is of an ensemble; only single models are repeated")
+    apart = differences(run, device)
+    lines, wrong = [], []
+    for was, now in zip(run["curve"], repeat(task, data, device, epochs), strict=False):
+        distance = abs(now["train_loss"] - was["train_loss"]) / max(abs(was["train_loss"]), 1e-12)
+        line = f"epoch {was['epoch']}: loss {now['train_loss']:.6f}, recorded {was['train_loss']:.6f}, "
+        lines.append(f"{line}{distance:.1e} apart")
+        if not distance <= TOLERANCE:
+            wrong.append(lines[-1])
+    lines.append(f"differs here: {'; '.join(apart)}" if apart else "the same hardware, versions and commit")
+    if wrong:
+        raise Irreproducible(f"{file} does not repeat to {TOLERANCE:g}: {'; '.join(wrong)}; {lines[-1]}")
+    return [*lines, f"{file} repeats to {TOLERANCE:g}"]
+
+
+def read(file: str) -> dict[str, Any]:
+    """A record with a recipe and a curve."""
+    try:
+        run = json.loads(Path(file).read_text())
+        known = {field.name for field in fields(Recipe)}
+        if "error" in run or not run["curve"] or not {*run.get("trained", run["recipe"])} <= known:
+            raise KeyError("curve")
+        _ = [row["epoch"] + row["train_loss"] for row in run["curve"]], run["seed"] + 0
+        _ = run["hardware"]["device"], run["versions"].items()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenFile(
+            f"{file} is not the record of a finished run of `mocapsnet reproduce`: {error!r}"
+        ) from error
+    return run
+
+
+def repeat(task: Task, data: str, device: str, epochs: int) -> list[dict[str, Any]]:
+    """The first epochs of a task, trained in a folder that is thrown away."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder) / "results", Path(folder) / "runs", data, device)
+        process = start(task, place)
+        try:
+            while len(curve := read_curve(place.runs / task.name)) < epochs and process.is_alive():
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+            curve = read_curve(place.runs / task.name)
+        finally:
+            process.terminate()
+            process.join()
+        if len(curve) < epochs:
+            failure = place.record(place.failed, task)
+            reason = json.loads(failure.read_text())["error"] if failure else f"exit code {process.exitcode}"
+            raise CannotRun(f"{task.name} cannot be repeated here: {reason}")
+    return curve[:epochs]
+
+
+def differences(run: dict[str, Any], device: str) -> list[str]:
+    """What is not as it was when a run was made."""
+    here = {"hardware": hardware(pick_device(device))["device"], "commit": commit(), **versions()}
+    was = {"hardware": run["hardware"]["device"], "commit": run["commit"], **run["versions"]}
+    return [f"{name} {here[name]}, was {was.get(name)}" for name in here if here[name] != was.get(name)]

@@ -1,0 +1,203 @@
+"""The report: from results alone, the same byte for byte, on its own, with every cell of the paper."""
+
+import csv
+import json
+import re
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from mocapsnet.cli import main
+from mocapsnet.errors import BrokenFile
+from mocapsnet.paper.claims import printed_value
+from mocapsnet.paper.evidence import read
+from mocapsnet.paper.printed import cells
+from mocapsnet.paper.recipes import recipe
+from mocapsnet.paper.report import write_report
+from mocapsnet.paper.verdicts import VERDICTS, ledger
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+def write_run(results: Path, blocks: int, seed: int, accuracy: float | None) -> None:
+    told = asdict(recipe("stable", "cifar10", "mocapsnet", blocks))
+    run = {"recipe": told, "seed": seed, "hardware": {"device": "NVIDIA H200", "threads": 1}}
+    if accuracy is None:
+        run["error"] = "NotFinite: step 7"
+    else:
+        config = {"lr": 0.001, "batch": 128, "network": {"capsules": 32}}
+        run |= {"test_accuracy": accuracy, "seconds": 61.4, "parameters": 13_494_944, "config": config}
+    folder = results / "accuracy" / ("" if accuracy is not None else "failed")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{told['name']}-s{seed}-nvidia-h200.json").write_text(json.dumps(run))
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    for seed, accuracy in enumerate((0.7611, 0.7622, 0.7633)):
+        write_run(tmp_path, 1, seed, accuracy)
+    write_run(tmp_path, 2, 0, None)
+    (tmp_path / "speed").mkdir()
+    with (tmp_path / "speed" / "step-b128-c32-nvidia-h200.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["network", "blocks", "seconds", "peak_bytes", "dataset", "device"])
+        for model, slope in (("mocapsnet", 2), ("rescapsnet", 5), ("naive", 50)):
+            writer.writerows(
+                [model, blocks, 0.001 * blocks, (900 + slope * blocks) * 2**20, "cifar10", "NVIDIA H200"]
+                for blocks in range(1, 9)
+            )
+    return tmp_path
+
+
+def test_it_is_the_same_byte_for_byte(results):
+    first = [path.read_bytes() for path in write_report(results)]
+    figures = {path.name: path.read_bytes() for path in (results / "figures").iterdir()}
+    assert [path.read_bytes() for path in write_report(results)] == first
+    assert {path.name: path.read_bytes() for path in (results / "figures").iterdir()} == figures
+    assert sorted(figures) == [f"figure-{number}.svg" for number in (1, 2, 3, 4)]
+
+
+def test_runs_stand_beside_the_printed_number(results):
+    page = write_report(results)[0].read_text()
+    assert (
+        "| 1 | MoCapsNet | 72.18 ± 0.62 | not run | not run | 76.22 ± 0.11 (n 3, 61 s, H200) | not run |"
+        in page
+    )
+    assert (
+        "| 2 | MoCapsNet | 71.65 ± 0.62 | not run | not run | failed: NotFinite (NVIDIA H200) | not run |"
+        in page
+    )
+    assert "| CIFAR-10 | MoCapsNet | ours, MiB | 902 | 904 |" in page
+    assert "3 finished runs, 1 failed runs" in page
+
+
+@pytest.mark.parametrize(("column", "value"), [("batch", "512"), ("memory", "store"), ("channels", "64")])
+def test_only_the_networks_of_the_paper_are_drawn(results, column, value):
+    (path,) = (results / "speed").glob("*.csv")
+    assert read(results).measured
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{head},{column}", *(f"{row},{value}" for row in rows)]))
+    assert not read(results).measured
+
+
+def test_a_gpu_counts_before_a_cpu_with_more_depths(results):
+    (path,) = (results / "speed").glob("*.csv")
+    rows = [f"mocapsnet,{blocks},0.5,,cifar10,a CPU" for blocks in range(1, 21)]
+    (results / "speed" / "step-cpu.csv").write_text("\n".join([path.read_text().splitlines()[0], *rows]))
+    assert {row.device for row in read(results).steps("step", model="mocapsnet")} == {"NVIDIA H200"}
+
+
+def test_a_note_of_a_run_is_told(results):
+    assert "Notes on runs" not in write_report(results)[0].read_text()
+    path = next((results / "accuracy").glob("*-s0-*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "From other files."}))
+    assert "| From other files. | CIFAR-10 | 1 |" in write_report(results)[0].read_text()
+
+
+def test_other_evidence_changes_the_page(results):
+    before = write_report(results)[1].read_text()
+    write_run(results, 1, 3, 0.71)
+    assert write_report(results)[1].read_text() != before
+
+
+def test_every_cell_of_the_paper_is_on_the_page(tmp_path):
+    page, html = (path.read_text() for path in write_report(tmp_path))
+    for cell in cells():
+        assert re.search(rf"\| {re.escape(printed_value(cell))} \|", page), cell
+        assert f">{printed_value(cell)}</td>" in html, cell
+    assert page.count("| not run |") > 100
+
+
+class Links(HTMLParser):
+    """What a page points to, and the names it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links, self.names, self.tags = [], set(), set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        for name, value in attributes:
+            if name in ("href", "src", "srcset", "data", "action", "poster"):
+                self.links.append(value)
+            if name == "id":
+                self.names.add(value)
+
+
+def test_the_page_asks_for_nothing_outside(results):
+    html = write_report(results)[1].read_text()
+    found = Links(html)
+    assert found.links
+    for link in found.links:
+        assert link.startswith("#")
+        assert link[1:] in found.names
+    assert not {"script", "link", "img", "iframe", "object", "base"} & found.tags
+    assert re.findall(r"url\((.*?)\)", html) == ["#tip"] * html.count("url(")
+    assert "@import" not in html
+    assert {*re.findall(r"https?://[^\"'\s<]+", html)} <= {"http://www.w3.org/2000/svg"}
+
+
+def test_figures_are_well_formed_and_say_what_was_not_run(results):
+    write_report(results)
+    for path in (results / "figures").iterdir():
+        ElementTree.parse(path)
+    third, fourth = ((results / "figures" / f"figure-{number}.svg").read_text() for number in (3, 4))
+    # Two of nine panels have lines, of two networks each.
+    assert third.count(">not run<") == 7
+    assert third.count('<path d="M') >= 4
+    assert "MoCapsNet 2.000 MiB (paper 3.643 MB)" in fourth
+    assert "CapsNet not run (paper 174.2 MB)" in fourth
+
+
+def test_the_committed_report_is_the_one_that_results_give(tmp_path):
+    committed = REPOSITORY / "results"
+    for part in ("accuracy", "speed", "memory"):
+        (tmp_path / part).symlink_to(committed / part)
+    for path in write_report(tmp_path):
+        assert path.read_bytes() == (committed / path.name).read_bytes(), "run mocapsnet reproduce report"
+    for path in (tmp_path / "figures").iterdir():
+        assert path.read_bytes() == (committed / "figures" / path.name).read_bytes()
+
+
+def test_evidence_files_of_the_committed_ledger_are_there():
+    committed = REPOSITORY / "results"
+    judged = ledger(read(committed))
+    assert {j.verdict for j in judged} <= {*VERDICTS}
+    assert any(j.files() for j in judged)
+    for j in judged:
+        for name in j.files():
+            assert (committed / name).is_file()
+
+
+def test_a_broken_record_is_named(tmp_path):
+    (tmp_path / "accuracy").mkdir()
+    (tmp_path / "accuracy" / "x.json").write_text("{}")
+    with pytest.raises(BrokenFile, match=r"x\.json is not a run's record"):
+        write_report(tmp_path)
+
+
+def test_the_smoke_run_goes_the_whole_way(tmp_path, capsys):
+    words = [
+        "reproduce",
+        "table-2",
+        "--smoke",
+        "true",
+        "--only",
+        "stable cifar10 blocks=1 rba",
+        "--device",
+        "cpu",
+    ]
+    main([*words, "--output", str(tmp_path)])
+    told = capsys.readouterr().out
+    assert "0 failed" in told
+    html = (tmp_path / "report.html").read_text()
+    assert "This is a smoke run" in html
+    assert "1 CPU thread" in html
+    # The claims have a run now, and one seed only hints.
+    assert f'<li class="v{VERDICTS.index("indicative")}"><b>0</b>' not in html.split("Table 1")[0]
+    main([*words, "--output", str(tmp_path)])
+    assert "runs: 0 finished" in capsys.readouterr().out

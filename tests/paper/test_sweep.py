@@ -1,0 +1,198 @@
+"""A sweep: finished runs stay, stopped ones go on, failures are recorded, a committed run repeats."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mocapsnet.errors import BrokenFile, Irreproducible, WrongArgument
+from mocapsnet.paper import sweep as sweeping
+from mocapsnet.paper.grid import Task, chosen, ordered
+from mocapsnet.paper.progress import Progress
+from mocapsnet.paper.recipes import TABLES, Recipe, recipe
+from mocapsnet.paper.records import Place
+from mocapsnet.paper.sweep import in_processes, sweep
+from mocapsnet.paper.verify import verify
+from mocapsnet.train.state import State
+
+SMALL = {"channels": 8, "capsules": 3, "class_dim": 4}
+
+
+def small(name: str = "small", epochs: int = 1, **network: object) -> Recipe:
+    training = {"epochs": epochs, "batch": 20, "limit": 40, "optimizer": "adam"}
+    told = (name, "stable", "mnist6k", "mocapsnet", 1, "rba", "adam", "MoCapsNet")
+    return Recipe(*told, network={**SMALL, **network}, training=training)
+
+
+def place_in(folder: Path) -> Place:
+    return Place(folder / "results", folder / "runs", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory) -> Place:
+    """Two runs, of which one fails: its kernel is larger than its images."""
+    place = place_in(tmp_path_factory.mktemp("swept"))
+    tasks = [Task(small("broken", kernel_size=99), 0), Task(small("sound"), 0)]
+    summary = sweep(tasks, place)
+    assert [task.recipe.name for task in summary.failed] == ["broken"]
+    assert [task.recipe.name for task in summary.finished] == ["sound"]
+    return place
+
+
+def test_a_record_has_all_that_a_number_needs(swept):
+    (path,) = swept.accuracy.glob("*.json")
+    run = json.loads(path.read_text())
+    assert path.name == "sound-s0-cpu.json"
+    assert run["recipe"]["name"] == "sound"
+    assert run["config"]["batch"] == 20
+    assert run["config"]["network"]["channels"] == 8
+    assert "data" not in run["config"]
+    assert [row["epoch"] for row in run["curve"]] == [1]
+    assert run["curve"][-1]["test_accuracy"] == run["test_accuracy"]
+    for name in ("commit", "versions", "hardware", "seconds", "seed", "parameters"):
+        assert run[name] is not None
+    assert not list((swept.runs / "sound-s0").glob("*.ckpt"))
+
+
+def test_one_failing_run_is_recorded_and_the_next_one_runs(swept):
+    (path,) = swept.failed.glob("*.json")
+    run = json.loads(path.read_text())
+    assert run["recipe"]["name"] == "broken"
+    assert run["error"].startswith("WrongArgument: ")
+    assert "kernel" in run["error"]
+
+
+def test_finished_runs_are_not_repeated_and_failed_ones_are_tried_again(swept, monkeypatch):
+    ran = []
+    monkeypatch.setattr(sweeping, "run", lambda task, place: ran.append(task.name))
+    summary = sweep([Task(small("sound"), 0), Task(small("broken"), 0)], swept)
+    assert ran == ["broken-s0"]
+    assert [task.name for task in summary.before] == ["sound-s0"]
+    assert summary.outdated == []
+
+
+def test_a_record_of_another_recipe_is_kept_and_named(swept, monkeypatch):
+    monkeypatch.setattr(sweeping, "run", lambda *_: pytest.fail("it ran again"))
+    summary = sweep([Task(small("sound", epochs=2), 0)], swept)
+    assert [task.name for task in summary.outdated] == ["sound-s0"]
+    assert "recipe has changed since" in summary.told()
+    assert summary.told().endswith("sound-s0")
+
+
+def stop_after(monkeypatch, steps: int) -> None:
+    """Die in the given step, as far as a run can see."""
+    count, calls = State.count, []
+
+    def deadly(self, *arguments):
+        calls.append(1)
+        if len(calls) > steps:
+            raise KeyboardInterrupt
+        count(self, *arguments)
+
+    monkeypatch.setattr(State, "count", deadly)
+
+
+def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    task, place = Task(small(epochs=3), 0), place_in(tmp_path)
+    with monkeypatch.context() as patch:
+        stop_after(patch, steps=5)
+        with pytest.raises(KeyboardInterrupt):
+            sweep([task], place)
+    assert not place.record(place.accuracy, task)
+    steps, count = [], State.count
+    monkeypatch.setattr(State, "count", lambda *words: (steps.append(1), count(*words))[1])
+    assert sweep([task], place).finished == [task]
+    # Two of three epochs of two steps were saved.
+    assert len(steps) == 2
+    whole = place_in(tmp_path / "whole")
+    assert sweep([task], whole).finished == [task]
+    losses = [
+        [row["train_loss"] for row in json.loads(which.record(which.accuracy, task).read_text())["curve"]]
+        for which in (place, whole)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_processes_share_the_work_and_save_when_the_sweep_ends(tmp_path, monkeypatch):
+    place = place_in(tmp_path)
+    quick, endless = Task(small("quick"), 0), Task(small("endless", epochs=100_000), 0)
+    with (
+        Progress([quick, endless], 0) as progress,
+        closing(in_processes([endless, quick], place, 2, progress)) as ended,
+    ):
+        assert next(ended) == quick
+        while not (place.runs / endless.name / "last.ckpt").exists():
+            progress.look([endless], place)
+    assert place.record(place.accuracy, quick)
+    assert not place.record(place.accuracy, endless)
+    assert not place.record(place.failed, endless)
+
+
+def test_a_fresh_run_is_verified_and_a_tampered_one_is_not(swept, tmp_path, monkeypatch):
+    (path,) = swept.accuracy.glob("*.json")
+    lines = verify(str(path), "data", "cpu", 1)
+    assert lines[0].endswith("0.0e+00 apart")
+    run = json.loads(path.read_text())
+    curve = [dict(run["curve"][0])]
+    monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: curve)
+    run["curve"][0]["train_loss"] *= 1.002
+    run["versions"]["torch"] = "1.0"
+    run["hardware"]["device"] = "abacus"
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(
+        Irreproducible, match=r"epoch 1: .* apart; differs here: hardware cpu, was abacus; .*torch"
+    ):
+        verify(str(tmp_path / "run.json"), "data", "cpu", 1)
+    run["curve"][0]["train_loss"] = curve[0]["train_loss"] * 1.0005
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    assert "5.0e-04 apart" in verify(str(tmp_path / "run.json"), "data", "cpu", 1)[0]
+
+
+def test_what_cannot_be_verified_is_said(swept, tmp_path):
+    (path,), (failed,) = swept.accuracy.glob("*.json"), swept.failed.glob("*.json")
+    with pytest.raises(WrongArgument, match="epochs must be <= 1, the epochs of"):
+        verify(str(path), "data", "cpu", 2)
+    with pytest.raises(BrokenFile, match="is not the record of a finished run"):
+        verify(str(failed), "data", "cpu", 1)
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(BrokenFile, match="is not the record of a finished run"):
+        verify(str(tmp_path / "other.json"), "data", "cpu", 1)
+
+
+def test_seeds_are_outermost_and_the_ends_come_first():
+    recipes = [recipe("stable", "cifar10", "mocapsnet", blocks) for blocks in range(1, 9)]
+    order = [(task.seed, task.recipe.blocks) for task in ordered(recipes, 2)]
+    assert order == [(seed, blocks) for seed in (0, 1) for blocks in (1, 8, 2, 3, 4, 5, 6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ("cifar10 blocks=1,5 model=mocapsnet stable", {("cifar10", 1), ("cifar10", 5)}),
+        ("mocapsnet stable dataset=cifar100 blocks=8", {("cifar100", 8)}),
+        ("stable mocapsnet blocks=2 batch=128", {("cifar10", 2), ("cifar100", 2)}),
+        ("cifar10-mocapsnet-rba-adam-b3-stable", {("cifar10", 3)}),
+    ],
+)
+def test_only_chooses(only, expected):
+    found = chosen(TABLES, "table-2", only)
+    assert {(recipe.dataset, recipe.blocks) for recipe in found} == expected
+    assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        (
+            "imagenet",
+            "no recipe of table-2 fits only 'imagenet'; there is .*stable.*; dataset cifar10, cifar100;",
+        ),
+        ("blocks=77", "no recipe of table-2 fits only 'blocks=77'"),
+        ("bloks=1", "the name before = in only must be one of .*, got 'bloks'; did you mean 'blocks'"),
+        ("'", "only must be words such as"),
+    ],
+)
+def test_an_empty_choice_says_what_there_is(only, expected):
+    with pytest.raises(WrongArgument, match=expected):
+        chosen(TABLES, "table-2", only)

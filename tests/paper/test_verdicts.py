@@ -1,0 +1,192 @@
+"""A verdict follows from its evidence: for every rule, other evidence gives another verdict."""
+
+import pytest
+from evidences import evidence, runs, steps
+from scipy import stats
+
+from mocapsnet.paper import own, printed
+from mocapsnet.paper.claims import claims
+from mocapsnet.paper.evidence import Broken, Evidence
+from mocapsnet.paper.measured import Bench, Inverts, Near, Ratio, Slope, SlopeRatio
+from mocapsnet.paper.own import Own
+from mocapsnet.paper.rules import AllOf, Better, Chance, Claim, Equals, Finding, Rising, Same, Trained
+from mocapsnet.paper.statistics import interval, line, t_quantile, two_sided, welch
+from mocapsnet.paper.verdicts import (
+    CONTRADICTED,
+    FALSE,
+    HOLDS,
+    INDICATIVE,
+    NOT_RUN,
+    RELEASED,
+    judge,
+    ledger,
+    verdict,
+)
+
+MO, RES = Trained("cifar10", "mocapsnet", 1), Trained("cifar10", "rescapsnet", 1)
+MEMORY = Bench("step", "peak_mib", "cifar10", "mocapsnet")
+OTHER = MEMORY._replace(model="rescapsnet")
+
+
+def depth(blocks: int) -> Trained:
+    return MO._replace(dataset="cifar100", blocks=blocks)
+
+
+def broken(layers: int) -> list[Broken]:
+    return [Broken("float32", 0.9, layers + seed, "memory/breaking.csv") for seed in range(3)]
+
+
+CASES = [
+    (Equals(MO, 72.18), runs(MO, 72.0, 72.2, 72.4), runs(MO, 76.0, 76.2, 76.4)),
+    (Equals(MO, 1.0, about=0.5), runs(MO, 1.3, 1.3, 1.3), runs(MO, 1.6, 1.6, 1.6)),
+    (
+        Better(MO, RES),
+        runs(MO, 72.0, 72.2, 72.4) + runs(RES, 71, 71.1, 71.2),
+        runs(MO, 71, 71.1, 71.2) + runs(RES, 72, 72.2, 72.4),
+    ),
+    (
+        Better(MO, RES),
+        runs(MO, 72.0, 72.2, 72.4) + runs(RES, 71, 71.1, 71.2),
+        runs(MO, 70, 72, 74) + runs(RES, 69, 71.8, 74),
+    ),
+    (
+        Same(MO, RES),
+        runs(MO, 72.0, 72.2, 72.4) + runs(RES, 71.9, 72.3, 72.5),
+        runs(MO, 72.0, 72.2, 72.4) + runs(RES, 71, 71.1, 71.2),
+    ),
+    (Chance([MO]), runs(MO, 10.0, 10.0, 10.0), runs(MO, 76.0, 76.2, 76.4)),
+    (Chance([MO]), runs(MO, None, None, None), runs(MO, 76.0, 76.2, 76.4)),
+    (Chance([MO], learns=True), runs(MO, 76.0, 76.2, 76.4), runs(MO, 10.0, 10.0, 10.0)),
+    (
+        Rising([depth(1), depth(8)]),
+        runs(depth(1), 9, 9.5, 10) + runs(depth(8), 43, 43.5, 44),
+        runs(depth(1), 44, 44, 44.5) + runs(depth(8), 43.9, 44.2, 44.3),
+    ),
+    (
+        AllOf([Chance([MO], True), Chance([RES], True)]),
+        runs(MO, 70, 71, 72) + runs(RES, 70, 71, 72),
+        runs(MO, 70, 71, 72) + runs(RES, 10, 10, 10),
+    ),
+    (Slope(MEMORY, 4), steps("mocapsnet", 4), steps("mocapsnet", 2)),
+    (
+        SlopeRatio(OTHER, MEMORY, 45, 51),
+        steps("mocapsnet", 4) + steps("rescapsnet", 192),
+        steps("mocapsnet", 4) + steps("rescapsnet", 8),
+    ),
+    (
+        Ratio(MEMORY, OTHER, 8, 0, 0.9),
+        steps("mocapsnet", 0) + steps("rescapsnet", 100),
+        steps("mocapsnet", 0) + steps("rescapsnet", 1),
+    ),
+    (Near(MEMORY, 8, 1800), steps("mocapsnet", 100), steps("mocapsnet", 10)),
+    (Inverts(40), broken(96), broken(30)),
+]
+
+
+@pytest.mark.parametrize(("rule", "yes", "no"), CASES, ids=lambda case: type(case).__name__)
+def test_a_verdict_follows_from_its_evidence(rule, yes, no):
+    claim = Claim("here", "this", rule)
+    assert judge(claim, evidence(yes)).verdict == HOLDS
+    assert judge(claim, evidence(no)).verdict == FALSE
+    assert judge(claim, Evidence()).verdict == NOT_RUN
+    assert judge(claim, evidence(yes)).files()
+
+
+def test_below_three_seeds_it_is_indicative():
+    claim = Claim("here", "this", Better(MO, RES))
+    assert judge(claim, evidence(runs(MO, 72.0, 72.1), runs(RES, 60.0, 60.1))).verdict == INDICATIVE
+    assert judge(claim, evidence(runs(MO, 72.0, 72.1, 72.2), runs(RES, 60.0, 60.1))).verdict == INDICATIVE
+    assert judge(claim, evidence(runs(MO, 72.0, 72.1, 72.2), runs(RES, 60.0, 60.1, 60.2))).verdict == HOLDS
+
+
+def test_all_of_needs_all_for_a_yes_and_one_for_a_no():
+    claim = Claim("here", "this", AllOf([Chance([MO], True), Chance([RES], True)]))
+    assert judge(claim, evidence(runs(MO, 70, 71, 72))).verdict == INDICATIVE
+    assert judge(claim, evidence(runs(MO, 10, 10, 10))).verdict == FALSE
+
+
+def test_one_network_that_learns_refutes_that_none_does():
+    claim = Claim("here", "this", Chance([MO, RES]))
+    assert judge(claim, evidence(runs(MO, 70, 71, 72), runs(RES, 10.0))).verdict == FALSE
+    assert judge(claim, evidence(runs(MO, 10, 10, 10), runs(RES, 10.0))).verdict == INDICATIVE
+
+
+def findings(**holds: bool | None) -> dict[str, Finding]:
+    return {recipe: Finding(holds.get(recipe), 3, "") for recipe in ("written", "released", "stable")}
+
+
+@pytest.mark.parametrize(
+    ("holds", "expected"),
+    [
+        ({"stable": True}, HOLDS),
+        ({"stable": False}, FALSE),
+        ({"stable": False, "released": True}, RELEASED),
+        ({"stable": True, "released": False}, HOLDS),
+        ({"stable": True, "written": False}, FALSE),
+        ({"stable": False, "written": True}, HOLDS),
+        ({"written": False, "released": True}, RELEASED),
+        ({"released": False}, FALSE),
+        ({"released": True}, INDICATIVE),
+        ({}, NOT_RUN),
+    ],
+)
+def test_the_written_recipe_decides_then_the_stable_one(holds, expected):
+    assert verdict(None, findings(**holds)) == expected
+    assert verdict(Own(True, ""), findings(**holds)) == expected
+    assert verdict(Own(False, ""), findings(**holds)) == CONTRADICTED
+
+
+def sentence(words: str) -> Claim:
+    (found,) = [claim for claim in claims() if words in claim.says and not claim.printed]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "table", "key", "better"),
+    [
+        ("64 capsules improve ResCapsNet", "ABLATION", (0.01, 64, 128), (74.90, 75.52)),
+        (
+            "takes 500 MB less",
+            "MEMORY",
+            ("cifar10", "rescapsnet"),
+            (7605, 7865, 8127, 8197, 8139, 8399, 8437, 8179),
+        ),
+        ("adds 3.643 MB", "MEMORY", ("cifar10", "mocapsnet"), printed.MEMORY["svhn", "mocapsnet"]),
+        ("only about 4 MB", "MEMORY", ("mnist", "mocapsnet"), printed.MEMORY["svhn", "mocapsnet"]),
+    ],
+)
+def test_what_the_tables_contradict_hangs_on_the_tables(monkeypatch, words, table, key, better):
+    assert judge(sentence(words), Evidence()).verdict == CONTRADICTED
+    monkeypatch.setitem(getattr(printed, table), key, better)
+    assert judge(sentence(words), Evidence()).verdict == NOT_RUN
+
+
+def test_the_paper_contradicts_these_sentences():
+    found = {j.claim.says for j in ledger(Evidence()) if j.verdict == CONTRADICTED}
+    for words in ("in all cases of table 3", "500 MB less", "is a RevNet", "improve ResCapsNet", "Figure 2"):
+        assert any(words in says for says in found), words
+    assert len(found) == 15
+
+
+def test_slopes_are_refitted_from_the_tables():
+    assert own.memory_slope("cifar10", "rescapsnet") == pytest.approx(174.24, abs=0.01)
+    assert own.memory_slope("cifar10", "rescapsnet", last=7) == pytest.approx(127.71, abs=0.01)
+    assert own.memory_slope("mnist", "mocapsnet") == pytest.approx(40.90, abs=0.01)
+
+
+def test_the_ledger_has_every_number_and_every_sentence_once():
+    found = ledger(Evidence())
+    assert sum(j.claim.printed for j in found) == 151
+    assert len({(j.claim.source, j.claim.says) for j in found}) == len(found)
+
+
+def test_statistics_are_those_of_scipy():
+    a, b = [72.1, 71.3, 73.0], [70.2, 70.9, 71.6, 69.5]
+    assert welch(a, b) == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    mean = stats.t.interval(0.95, 2, loc=sum(a) / 3, scale=stats.sem(a))
+    assert interval(a) == pytest.approx(mean)
+    for freedom in (1, 2, 2.7, 30):
+        assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom))
+        assert two_sided(7.5, freedom) == pytest.approx(2 * stats.t.sf(7.5, freedom))
+    fit, expected = line(range(4), b), stats.linregress(range(4), b)
+    assert fit[:2] == pytest.approx((expected.slope, expected.stderr))
