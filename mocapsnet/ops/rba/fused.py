@@ -1,6 +1,5 @@
 """Routing by agreement as one op for autograd and torch.compile, around the Triton programs of kernels.py."""
 
-import math
 from typing import Any
 
 import torch
@@ -36,16 +35,11 @@ def gradients(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     return u.new_empty(u.shape, dtype=float32), torch.empty_like(W, dtype=float32, memory_format=kept)
 
 
-def precision(rounded: bool) -> str:
-    """What products are computed in: tf32 where autocast would take bfloat16, else float32."""
-    return "tf32" if rounded else "ieee"
-
-
 @torch.library.custom_op("mocapsnet::rba", mutates_args=())
 def route(
     u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; with tiles, lse [B,I]."""
+    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; with tiles, norm [2,B,I]."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, s = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(2))
     so_far = torch.zeros_like(s)
@@ -65,15 +59,15 @@ def route(
     tiles = -(-B // images)
     size = -(-I * tiles // PROGRAMS)
     count = -(-I // size)
-    parts, lse = (u.new_empty(shape, dtype=torch.float32) for shape in ((count, B, J, E), (B, I)))
+    parts, norm = (u.new_empty(shape, dtype=torch.float32) for shape in ((count, B, J, E), (2, B, I)))
     # The first coupling is uniform, so that the first sum is one dense product over i and d.
     with order.as_written(u.device.type):
         first = u.view(B, I * D).float() @ W.permute(1, 3, 0, 2).reshape(I * D, J * E).float()
     for n in range(iterations):
         if n:
             kernels.tile_forward[(tiles, count)](
-                u, W, so_far, lse, parts, B, I, E, J, *W.stride()[:3], size,
-                D=D, DK=max(16, power(D)), **sizes, BB=images, LEAKY=leaky, PRECISION=precision(rounded),
+                u, W, so_far, norm, parts, B, I, E, J, *W.stride()[:3], size,
+                D=D, DK=max(16, power(D)), **sizes, BB=images, LEAKY=leaky, ROUNDED=rounded,
                 num_warps=16, num_stages=3 if columns <= 512 else 2,
             )  # fmt: skip
         kernels.finish[(B,)](
@@ -81,13 +75,13 @@ def route(
             **sizes, BIASED=biased, LAST=n == iterations - 1,
         )  # fmt: skip
     if iterations == 1:
-        lse.fill_(-math.log(share))
-    return v, s, so_far, lse
+        norm[0], norm[1] = 0.0, share
+    return v, s, so_far, norm
 
 
 @torch.library.custom_op("mocapsnet::rba_backward", mutates_args=())
 def unroute(
-    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, lse: Tensor, leaky: bool, rounded: bool
+    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, norm: Tensor, leaky: bool, rounded: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of u, W and the bias through the last iteration, its coupling held constant."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
@@ -105,8 +99,8 @@ def unroute(
         return du, *weight_gradients(u, W, c, ds, rounded)
     kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes)
     kernels.tile_backward[(-(-I // BACK["IB"]),)](
-        u, W, so_far, ds, lse, du, dW, B, I, E, J, *W.stride()[:3],
-        D=D, DP=power(D), EK=max(16, power(E)), PRECISION=precision(rounded), **BACK,
+        u, W, so_far, ds, norm, du, dW, B, I, E, J, *W.stride()[:3],
+        D=D, DP=power(D), EK=max(16, power(E)), ROUNDED=rounded, **BACK,
     )  # fmt: skip
     return du, dW, ds.sum(0)
 
@@ -119,7 +113,7 @@ def weight_gradients(u: Tensor, W: Tensor, c: Tensor, ds: Tensor, rounded: bool)
     width = min(64, columns)
     kernels.weights_backward[(I, columns // width)](
         u, c, ds, dW, dbias, B, I, E, J, *u.stride(), *dW.stride(),
-        D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, PRECISION=precision(rounded),
+        D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, ROUNDED=rounded,
     )  # fmt: skip
     return dW, dbias
 
@@ -129,13 +123,13 @@ def _(
     u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool
 ) -> tuple[Tensor, ...]:
     (B, _, _), (J, _, E, _) = u.shape, W.shape
-    lse = (0,) if one_image(u.shape[1], J, E) else u.shape[:2]
-    return tuple(u.new_empty(shape, dtype=torch.float32) for shape in (*[(B, J, E)] * 3, lse))
+    norm = (0,) if one_image(u.shape[1], J, E) else (2, *u.shape[:2])
+    return tuple(u.new_empty(shape, dtype=torch.float32) for shape in (*[(B, J, E)] * 3, norm))
 
 
 @unroute.register_fake
 def _(
-    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, lse: Tensor, leaky: bool, rounded: bool
+    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, norm: Tensor, leaky: bool, rounded: bool
 ) -> tuple[Tensor, ...]:
     return *gradients(u, W), W.new_empty((W.shape[0], W.shape[2]), dtype=torch.float32)
 
@@ -150,10 +144,10 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
 
 def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     """Gradients in the dtypes of what they belong to."""
-    u, W, s, so_far, lse = ctx.saved_tensors
+    u, W, s, so_far, norm = ctx.saved_tensors
     if dv is None:
         return (None,) * 6
-    du, dW, dbias = unroute(dv, u, W, s, so_far, lse, ctx.leaky, ctx.rounded)
+    du, dW, dbias = unroute(dv, u, W, s, so_far, norm, ctx.leaky, ctx.rounded)
     return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and dbias.to(ctx.bias_dtype), None, None, None
 
 

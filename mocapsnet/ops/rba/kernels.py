@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def couple(b, real, LEAKY: tl.constexpr):
-    """c = softmax over j of the logits b [N,J], and the log of what it divides by.
+    """c = softmax over j of the logits b [N,J]; also, what it subtracts from b, and then multiplies with.
 
     Leaky: a zero logit joins in and its share is dropped.
     """
@@ -24,7 +24,16 @@ def couple(b, real, LEAKY: tl.constexpr):
     total = tl.sum(p, 1, keep_dims=True)
     if LEAKY:
         total += tl.exp(-top)
-    return p / total, top + tl.log(total)
+    total = 1 / total
+    return p * total, top, total
+
+
+@triton.jit
+def product(x, y, ROUNDED: tl.constexpr):
+    """x y, added up in float32; rounded to bfloat16 before, as autocast would, or not at all."""
+    if ROUNDED:
+        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    return tl.dot(x, y, input_precision="ieee")
 
 
 @triton.jit
@@ -62,7 +71,7 @@ def agree(votes, offset, j, J, share, ITERATIONS: tl.constexpr, LEAKY: tl.conste
     so_far = tl.zeros_like(s)
     for _ in tl.static_range(ITERATIONS - 1):
         so_far += squash(s, 0)
-        c, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j < J, LEAKY)
+        c, _, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j < J, LEAKY)
         s = tl.sum(votes * c[:, None, :], 0) + offset
     return s, so_far
 
@@ -143,7 +152,7 @@ def image_backward(
     )
     at, real = n * J * E + j[None, :] * E + e[:, None], (e[:, None] < E) & (j[None, :] < J)
     sums = tl.load(so_far + at, real, 0.0)
-    coupling, _ = couple(tl.sum(votes * sums[None, :, :], 1), j[None, :] < J, LEAKY)
+    coupling, _, _ = couple(tl.sum(votes * sums[None, :, :], 1), j[None, :] < J, LEAKY)
     pulled = tl.load(dv + n * vb + j[None, :] * vj + e[:, None] * ve, real, 0.0).to(tl.float32)
     pulled = unsquash(tl.load(s + at, real, 0.0), pulled, 0)
     tl.store(ds + n * E * J + e[:, None] * J + j[None, :], pulled, real)
@@ -156,7 +165,7 @@ def weights_backward(
     u, c, ds, dW, dbias,
     B, I, E, J, ub, ui, ud, wj, wi, we, wd,  # noqa: E741
     D: tl.constexpr, DP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr, NB: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ROUNDED: tl.constexpr,
 ):  # fmt: skip
     """∂W_ij = Σ_b c_ij ds_j u_iᵀ for one i and some columns (e,j), and ∂bias_j = Σ_b ds_j once."""
     i, n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * NB + tl.arange(0, NB), tl.arange(0, DP)
@@ -174,7 +183,7 @@ def weights_backward(
             (b[None, :] < B) & (d[:, None] < D),
             0.0,
         )
-        total += tl.dot(u_i.to(tl.float32), g, input_precision=PRECISION)
+        total += product(u_i.to(tl.float32), g, ROUNDED)
         whole += tl.sum(s, 0)
     at = dW + i * wi + d[:, None] * wd + (e * we + j * wj)[None, :]
     tl.store(at, total, (d[:, None] < D) & real[None, :])
@@ -183,14 +192,14 @@ def weights_backward(
 
 @triton.jit
 def tile_forward(
-    u, W, so_far, lse, parts,
+    u, W, so_far, norm, parts,
     B, I, E, J, wj, wi, we, size,  # noqa: E741
     D: tl.constexpr, DK: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr,
-    LEAKY: tl.constexpr, PRECISION: tl.constexpr,
+    LEAKY: tl.constexpr, ROUNDED: tl.constexpr,
 ):  # fmt: skip
     """Many input capsules: Σ_i c_ij û_{j|i} of some images over `size` capsules i, one part of s [B,J,E].
 
-    Of the coupling, lse_i = log Σ_j e^(b_ij) is left for the way back.
+    Of the coupling c_ij = n_i e^(b_ij - m_i), m and n are left in norm [2,B,I] for the way back.
     """
     b = tl.program_id(0).to(tl.int64) * BB + tl.arange(0, BB)
     start = tl.program_id(1) * size
@@ -205,9 +214,10 @@ def tile_forward(
     for i in range(start, tl.minimum(start + size, I)):
         u_i = tl.load(u + u_at + i * D, some, 0.0).to(tl.float32)
         w_i = tl.load(W + w_at + i * wi, matrix, 0.0).to(tl.float32)
-        votes = tl.reshape(tl.dot(u_i, tl.trans(w_i), input_precision=PRECISION), [BB, JP, EP])
-        c, norm = couple(tl.sum(votes * sums, 2), tl.arange(0, JP)[None, :] < J, LEAKY)
-        tl.store(lse + b[:, None] * I + i, norm, b[:, None] < B)
+        votes = tl.reshape(product(u_i, tl.trans(w_i), ROUNDED), [BB, JP, EP])
+        c, top, scale = couple(tl.sum(votes * sums, 2), tl.arange(0, JP)[None, :] < J, LEAKY)
+        tl.store(norm + b[:, None] * I + i, top, b[:, None] < B)
+        tl.store(norm + (B + b[:, None]) * I + i, scale, b[:, None] < B)
         total += votes * c[:, :, None]
     part = parts + tl.program_id(1).to(tl.int64) * B * J * E
     tl.store(part + at, tl.reshape(total, [BB, JP * EP]), here)
@@ -250,11 +260,9 @@ def pull_squash(dv, s, ds, size, E, vb, vj, ve, JP: tl.constexpr, EP: tl.constex
 
 
 @triton.jit
-def agreement(
-    so_far, w_j, u_t, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, PRECISION: tl.constexpr
-):
+def agreement(so_far, w_j, u_t, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, ROUNDED: tl.constexpr):
     """b_ij = û_{j|i} · so_far_j = u_i · (W_ijᵀ so_far_j): so_far_j [B,E], W_j [E,I·D], u [B,I·D] -> [B,I]."""
-    q = tl.dot(so_far, w_j, input_precision=PRECISION)
+    q = product(so_far, w_j, ROUNDED)
     return tl.sum(tl.reshape(q * u_t, [BB, IB, DP]), 2)
 
 
@@ -266,12 +274,12 @@ def spread(c, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def tile_backward(
-    u, W, so_far, ds, lse, du, dW,
+    u, W, so_far, ds, norm, du, dW,
     B, I, E, J, wj, wi, we,  # noqa: E741
     D: tl.constexpr, DP: tl.constexpr, EK: tl.constexpr, IB: tl.constexpr, BB: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ROUNDED: tl.constexpr,
 ):  # fmt: skip
-    """Many input capsules: ∂u_i and ∂W_i of some i; the coupling is e^(b - lse), its logits computed anew."""
+    """Many input capsules: ∂u_i and ∂W_i of some i; the coupling is computed anew, with norm [2,B,I]."""
     n, k = tl.arange(0, IB * DP), tl.arange(0, EK)
     i, d = tl.program_id(0) * IB + n // DP, n % DP
     some = tl.program_id(0) * IB + tl.arange(0, IB)
@@ -283,16 +291,18 @@ def tile_backward(
         here = (b < B) & real[None, :]
         row = b * I * D + (i * D + d)[None, :]
         u_t = tl.load(u + row, here, 0.0).to(tl.float32)
-        norm = tl.load(lse + b * I + some[None, :], (b < B) & (some[None, :] < I), 0.0)
+        known = (b < B) & (some[None, :] < I)
+        top = tl.load(norm + b * I + some[None, :], known, 0.0)
+        scale = tl.load(norm + (B + b) * I + some[None, :], known, 0.0)
         du_t = tl.zeros([BB, IB * DP], tl.float32)
         for j in range(J):
             at, capsule = (b * J + j) * E + k[None, :], (b < B) & (k[None, :] < E)
             w_j = tl.load(W + j * wj + w_at, matrix, 0.0).to(tl.float32)
             ds_j = tl.load(ds + at, capsule, 0.0)
-            b_j = agreement(tl.load(so_far + at, capsule, 0.0), w_j, u_t, BB, IB, DP, PRECISION)
-            c = spread(tl.exp(b_j - norm), BB, IB, DP)
-            du_t += c * tl.dot(ds_j, w_j, input_precision=PRECISION)
-            dw_j = tl.dot(tl.trans(ds_j), c * u_t, input_precision=PRECISION)
+            b_j = agreement(tl.load(so_far + at, capsule, 0.0), w_j, u_t, BB, IB, DP, ROUNDED)
+            c = spread(tl.exp(b_j - top) * scale, BB, IB, DP)
+            du_t += c * product(ds_j, w_j, ROUNDED)
+            dw_j = product(tl.trans(ds_j), c * u_t, ROUNDED)
             if first:
                 dw_j += tl.load(dW + j * wj + w_at, matrix, 0.0)
             tl.store(dW + j * wj + w_at, dw_j, matrix)
@@ -352,7 +362,7 @@ def momentum_layer(
         pulled = tl.load(gx + at, real, 0.0) + tl.load(gv + at, real, 0.0)
         tl.store(new_gv + at, gamma * pulled, real)
         pulled = unsquash(s, (1 - gamma) * pulled, 0)
-        coupling, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j2 < J, LEAKY)
+        coupling, _, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j2 < J, LEAKY)
         tl.store(ds + n * E * J + e2 * J + j2, pulled, real)
         tl.store(c + (i[:, None] * B + n) * J + j2, coupling, (i[:, None] < J) & (j2 < J))
         g = coupling[:, None, :] * pulled[None, :, :]
