@@ -55,7 +55,7 @@ def route(
         return v, s, so_far, u.new_empty(0)
     u, W = u.contiguous(), W.contiguous()
     columns = sizes["EP"] * sizes["JP"]
-    images = max(16, min(64, 16384 // columns))
+    images = max(16, min(64, 8192 // columns))
     tiles = -(-B // images)
     size = -(-I * tiles // PROGRAMS)
     count = -(-I // size)
@@ -67,8 +67,8 @@ def route(
         if n:
             kernels.tile_forward[(tiles, count)](
                 u, W, so_far, norm, parts, B, I, E, J, *W.stride()[:3], size,
-                D=D, DK=max(16, power(D)), **sizes, BB=images, LEAKY=leaky, ROUNDED=rounded,
-                num_warps=16, num_stages=3 if columns <= 512 else 2,
+                D=D, DK=max(16, power(D)), **sizes, BB=images, LEAKY=leaky,
+                PRECISION="bf16" if rounded else "ieee", num_warps=8, num_stages=3 if columns <= 512 else 2,
             )  # fmt: skip
         kernels.finish[(B,)](
             parts if n else first, offset, so_far, s, v, B, J * E, E, count if n else 1, 1.0 if n else share,
@@ -100,7 +100,7 @@ def unroute(
     kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes)
     kernels.tile_backward[(-(-I // BACK["IB"]),)](
         u, W, so_far, ds, norm, du, dW, B, I, E, J, *W.stride()[:3],
-        D=D, DP=power(D), EK=max(16, power(E)), ROUNDED=rounded, **BACK,
+        D=D, DP=power(D), EK=max(16, power(E)), PRECISION="tf32" if rounded else "ieee", **BACK,
     )  # fmt: skip
     return du, dW, ds.sum(0)
 
@@ -113,7 +113,7 @@ def weight_gradients(u: Tensor, W: Tensor, c: Tensor, ds: Tensor, rounded: bool)
     width = min(64, columns)
     kernels.weights_backward[(I, columns // width)](
         u, c, ds, dW, dbias, B, I, E, J, *u.stride(), *dW.stride(),
-        D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, ROUNDED=rounded,
+        D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, PRECISION="tf32" if rounded else "ieee",
     )  # fmt: skip
     return dW, dbias
 

@@ -29,11 +29,11 @@ def couple(b, real, LEAKY: tl.constexpr):
 
 
 @triton.jit
-def product(x, y, ROUNDED: tl.constexpr):
-    """x y, added up in float32; rounded to bfloat16 before, as autocast would, or not at all."""
-    if ROUNDED:
+def product(x, y, PRECISION: tl.constexpr):
+    """x y, added up in float32; "bf16" rounds to the nearest before, "tf32" cuts off, "ieee" does neither."""
+    if PRECISION == "bf16":
         return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
-    return tl.dot(x, y, input_precision="ieee")
+    return tl.dot(x, y, input_precision=PRECISION)
 
 
 @triton.jit
@@ -165,7 +165,7 @@ def weights_backward(
     u, c, ds, dW, dbias,
     B, I, E, J, ub, ui, ud, wj, wi, we, wd,  # noqa: E741
     D: tl.constexpr, DP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr, NB: tl.constexpr,
-    ROUNDED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """∂W_ij = Σ_b c_ij ds_j u_iᵀ for one i and some columns (e,j), and ∂bias_j = Σ_b ds_j once."""
     i, n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * NB + tl.arange(0, NB), tl.arange(0, DP)
@@ -183,7 +183,7 @@ def weights_backward(
             (b[None, :] < B) & (d[:, None] < D),
             0.0,
         )
-        total += product(u_i.to(tl.float32), g, ROUNDED)
+        total += product(u_i.to(tl.float32), g, PRECISION)
         whole += tl.sum(s, 0)
     at = dW + i * wi + d[:, None] * wd + (e * we + j * wj)[None, :]
     tl.store(at, total, (d[:, None] < D) & real[None, :])
@@ -195,7 +195,7 @@ def tile_forward(
     u, W, so_far, norm, parts,
     B, I, E, J, wj, wi, we, size,  # noqa: E741
     D: tl.constexpr, DK: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr,
-    LEAKY: tl.constexpr, ROUNDED: tl.constexpr,
+    LEAKY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Many input capsules: Σ_i c_ij û_{j|i} of some images over `size` capsules i, one part of s [B,J,E].
 
@@ -214,7 +214,7 @@ def tile_forward(
     for i in range(start, tl.minimum(start + size, I)):
         u_i = tl.load(u + u_at + i * D, some, 0.0).to(tl.float32)
         w_i = tl.load(W + w_at + i * wi, matrix, 0.0).to(tl.float32)
-        votes = tl.reshape(product(u_i, tl.trans(w_i), ROUNDED), [BB, JP, EP])
+        votes = tl.reshape(product(u_i, tl.trans(w_i), PRECISION), [BB, JP, EP])
         c, top, scale = couple(tl.sum(votes * sums, 2), tl.arange(0, JP)[None, :] < J, LEAKY)
         tl.store(norm + b[:, None] * I + i, top, b[:, None] < B)
         tl.store(norm + (B + b[:, None]) * I + i, scale, b[:, None] < B)
@@ -260,9 +260,11 @@ def pull_squash(dv, s, ds, size, E, vb, vj, ve, JP: tl.constexpr, EP: tl.constex
 
 
 @triton.jit
-def agreement(so_far, w_j, u_t, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, ROUNDED: tl.constexpr):
+def agreement(
+    so_far, w_j, u_t, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, PRECISION: tl.constexpr
+):
     """b_ij = û_{j|i} · so_far_j = u_i · (W_ijᵀ so_far_j): so_far_j [B,E], W_j [E,I·D], u [B,I·D] -> [B,I]."""
-    q = product(so_far, w_j, ROUNDED)
+    q = product(so_far, w_j, PRECISION)
     return tl.sum(tl.reshape(q * u_t, [BB, IB, DP]), 2)
 
 
@@ -277,7 +279,7 @@ def tile_backward(
     u, W, so_far, ds, norm, du, dW,
     B, I, E, J, wj, wi, we,  # noqa: E741
     D: tl.constexpr, DP: tl.constexpr, EK: tl.constexpr, IB: tl.constexpr, BB: tl.constexpr,
-    ROUNDED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Many input capsules: ∂u_i and ∂W_i of some i; the coupling is computed anew, with norm [2,B,I]."""
     n, k = tl.arange(0, IB * DP), tl.arange(0, EK)
@@ -299,10 +301,10 @@ def tile_backward(
             at, capsule = (b * J + j) * E + k[None, :], (b < B) & (k[None, :] < E)
             w_j = tl.load(W + j * wj + w_at, matrix, 0.0).to(tl.float32)
             ds_j = tl.load(ds + at, capsule, 0.0)
-            b_j = agreement(tl.load(so_far + at, capsule, 0.0), w_j, u_t, BB, IB, DP, ROUNDED)
+            b_j = agreement(tl.load(so_far + at, capsule, 0.0), w_j, u_t, BB, IB, DP, PRECISION)
             c = spread(tl.exp(b_j - top) * scale, BB, IB, DP)
-            du_t += c * product(ds_j, w_j, ROUNDED)
-            dw_j = product(tl.trans(ds_j), c * u_t, ROUNDED)
+            du_t += c * product(ds_j, w_j, PRECISION)
+            dw_j = product(tl.trans(ds_j), c * u_t, PRECISION)
             if first:
                 dw_j += tl.load(dW + j * wj + w_at, matrix, 0.0)
             tl.store(dW + j * wj + w_at, dw_j, matrix)
