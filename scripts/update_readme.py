@@ -1,6 +1,7 @@
 """Write the tables of README and docs from results/; with --check, fail where they differ."""
 
 import csv
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -97,6 +98,20 @@ def speed(what: str, place: str) -> str:
     return "\n".join(lines) + "\n" if lines[2:] else "No run yet.\n"
 
 
+def kernels() -> str:
+    """What each part of a step takes on a GPU, from every profile there is."""
+    lines = ["| batch | blocks | part | kernels | launches | µs |", "|---|---|---|---|---|---|"]
+    for path in sorted((REPOSITORY / "results" / "speed").glob("kernels-*.csv")):
+        batch, blocks = re.findall(r"\d+", path.name)[:2]
+        with path.open(newline="") as file:
+            rows = [*csv.DictReader(file)]
+        for part in [*dict.fromkeys(row["part"] for row in rows), "sum"]:
+            found = [row for row in rows if part in (row["part"], "sum")]
+            launches, time = (sum(float(row[name]) for row in found) for name in ("launches", "microseconds"))
+            lines.append(f"| {batch} | {blocks} | {part} | {len(found)} | {launches:.0f} | {time:.0f} |")
+    return "\n".join(lines) + "\n" if lines[2:] else "No run yet.\n"
+
+
 TABLES = {
     ("README.md", "results"): accuracy,
     ("docs/reversible.md", "where-it-pays"): where_it_pays,
@@ -104,6 +119,8 @@ TABLES = {
     ("docs/performance.md", "inference-cpu"): partial(speed, "inference", "cpu"),
     ("docs/performance.md", "routing-cpu"): partial(speed, "routing", "cpu"),
     ("docs/performance.md", "step-gpu"): partial(speed, "step", "nvidia"),
+    ("docs/performance.md", "inference-gpu"): partial(speed, "inference", "nvidia"),
+    ("docs/performance.md", "kernels-gpu"): kernels,
 }
 
 
