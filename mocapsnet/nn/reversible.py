@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -18,15 +18,20 @@ from mocapsnet.nn.tape import Tape, answer
 from mocapsnet.ops.arguments import one_of
 from mocapsnet.ops.momentum import RANGE, Arithmetic, ExactArithmetic, FloatArithmetic
 
+Walk = Callable[[Tensor, Tensor | None, Any, Any], tuple[Tensor, Tensor]]
+
 
 class Fusible(nn.Module, ABC):
     """A layer that may know a faster way through a sequence of its kind."""
 
     @abstractmethod
     def through(
-        self, layers: Sequence[nn.Module], x: Tensor, velocity: Tensor, arithmetic: ExactArithmetic
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """x, the velocity and max |x| after the layers, differentiable; None where there is no faster way."""
+        self, layers: Sequence[nn.Module], x: Tensor, arithmetic: ExactArithmetic
+    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None:
+        """A function of states like x and a velocity that gives x, the velocity and max |x| after the layers.
+
+        None where there is no faster way.
+        """
 
 
 class Arriving:
@@ -111,28 +116,31 @@ class MomentumSequence(nn.Module):
             raise WrongArgument(f"velocity must have x's shape {tuple(x.shape)}, got {tuple(velocity.shape)}")
         # A velocity may come from a stage that computes in another dtype.
         velocity = None if velocity is None else velocity.to(x.dtype)
-        reverse = self.memory == "reverse" or not torch.is_grad_enabled()
-        if reverse and self.arithmetic == "exact" and not (self.check or args or kwargs):
-            found = self.fused(x, velocity)
-            if found is not None:
-                return found if return_velocity else found[0]
         stored = self.memory == "store" or not torch.is_grad_enabled() or not self.layers
-        x, velocity = (self.plain if stored else self.taped)(x, velocity, args, kwargs)
+        walk: Walk = self.plain if stored else self.taped
+        if not torch.compiler.is_compiling():
+            walk = self.fused(x, bool(args or kwargs)) or walk
+        x, velocity = walk(x, velocity, args, kwargs)
         return (x, velocity) if return_velocity else x
 
-    # As torch.compiler.disable, which would import the compiler with this file, for seconds.
-    @_disable_dynamo
-    def fused(self, x: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """The sequence as its layers do it faster, if they do."""
+    def fused(self, x: Tensor, further: bool = False) -> Walk | None:
+        """The sequence as its layers do it faster, if they do, and nobody looks in between."""
         first = self.layers[0] if len(self.layers) else None
         arithmetic = self.make_arithmetic(x)
         if not isinstance(first, Fusible) or not isinstance(arithmetic, ExactArithmetic):
             return None
+        if further or self.check or (self.memory != "reverse" and torch.is_grad_enabled()):
+            return None
         if traced(x) or forward_ad._current_level >= 0 or any(map(watched, self.layers)):
             return None
-        velocity = torch.zeros_like(x) if velocity is None else velocity
-        found = first.through(list(self.layers), x, velocity, arithmetic)
-        return None if found is None else self.within_range(found[2], found[0], found[1])
+        if (through := first.through(list(self.layers), x, arithmetic)) is None:
+            return None
+
+        def walk(x: Tensor, velocity: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+            x, velocity, peak = through(x, torch.zeros_like(x) if velocity is None else velocity)
+            return self.within_range(peak, x, velocity)
+
+        return walk
 
     def plain(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence as it is written; autograd keeps what it likes."""
@@ -145,9 +153,13 @@ class MomentumSequence(nn.Module):
             state = arithmetic.step(n, state, answer(layer, n, state.x, args, kwargs))
         return self.within_range(state.peak, state.x, state.velocity)
 
+    # As torch.compiler.disable, which would import the compiler with this file, for seconds.
     @_disable_dynamo
     def taped(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence with every layer to be computed again."""
+        # A compiled network comes here without having asked.
+        if (faster := self.fused(x, bool(args or kwargs))) is not None:
+            return faster(x, velocity, args, kwargs)
         # torch.func's transforms have no hooks on saved tensors, and tensors without data nothing to keep.
         if traced(x):
             return self.plain(x, velocity, args, kwargs)

@@ -13,7 +13,7 @@ from mocapsnet.nn.reversible import Fusible
 from mocapsnet.ops.arguments import at_least, one_of, positive
 from mocapsnet.ops.backend import FUSED, fused_rba, runnable
 from mocapsnet.ops.momentum import ExactArithmetic
-from mocapsnet.ops.order import autocasting, laid_out, one_image
+from mocapsnet.ops.order import autocasting, one_image
 
 
 class Routing(NamedTuple):
@@ -71,7 +71,7 @@ class CapsLayer(Fusible):
         self.iterations = iterations
         self.gradient = gradient or ROUTINGS[routing].gradient
         self.backend = backend
-        self.W = nn.Parameter(laid_out(weight_std * torch.randn(capsules, in_capsules, dim, in_dim)))
+        self.W = nn.Parameter(weight_std * torch.randn(capsules, in_capsules, dim, in_dim))
         self.register_parameter(
             "bias",
             None if routing_bias is None else nn.Parameter(torch.full((capsules, dim), float(routing_bias))),
@@ -97,27 +97,22 @@ class CapsLayer(Fusible):
         return ROUTINGS[self.routing].op(u, **self.arguments(), backend=self.backend)
 
     def through(
-        self, layers: Sequence[nn.Module], x: Tensor, velocity: Tensor, arithmetic: ExactArithmetic
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        self, layers: Sequence[nn.Module], x: Tensor, arithmetic: ExactArithmetic
+    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None:
         """Layers like this one in one fused function, where that can run."""
         J, I, E, _ = self.W.shape  # noqa: E741
         if self.routing not in FUSED or x.dtype != torch.float32 or not one_image(I, J, E):
             return None
-        mine = self.extra_repr(), self.backend
-        if not all(
-            isinstance(layer, CapsLayer) and (layer.extra_repr(), layer.backend) == mine for layer in layers
-        ):
+        alike = [layer for layer in layers if isinstance(layer, CapsLayer) and repr(layer) == repr(self)]
+        if len(alike) < len(layers) or len({layer.backend for layer in alike}) > 1:
             return None
         if fused_rba(x, self.W, self.gradient, self.backend) is None:
             return None
         from mocapsnet.ops.rba.momentum import Momentum
 
-        weights = [weight for layer in layers for weight in (layer.W, layer.bias)]
-        found: tuple[Tensor, Tensor, Tensor] = Momentum.apply(  # type: ignore[no-untyped-call]
-            *(x, velocity, arithmetic, self.iterations, self.routing == "leaky-rba"),
-            *(autocasting(x.device.type), *weights),
-        )
-        return found
+        options = arithmetic, self.iterations, self.routing == "leaky-rba", autocasting(x.device.type)
+        weights = [weight for layer in alike for weight in (layer.W, layer.bias)]
+        return lambda x, velocity: Momentum.apply(x, velocity, *options, *weights)  # type: ignore[no-untyped-call]
 
     def extra_repr(self) -> str:
         """Sizes and routing, for print(model)."""

@@ -25,6 +25,12 @@ SMALL = BenchSettings(depths=[1, 2], repeats=2, **SIZES)
 NAMES = ["mocapsnet", "rescapsnet", "capsnet"]
 
 
+@pytest.fixture(autouse=True)
+def uninterpreted(monkeypatch):
+    """A user's CPU runs no Triton; the tests' own would take minutes."""
+    monkeypatch.setattr("mocapsnet.ops.backend.INTERPRETED", False)
+
+
 @pytest.fixture
 def settings(tmp_path) -> BenchSettings:
     return replace(SMALL, output=str(tmp_path / "speed"))

@@ -17,9 +17,9 @@ from mocapsnet.measure.speed.networks import (
     NAIVE,
     Convolutions,
     against_naive,
+    arrange,
     begin,
     build,
-    channels_last,
     over,
 )
 from mocapsnet.measure.timing import Peak, agree, attempt, cells, in_turn, progress, warm
@@ -105,13 +105,13 @@ def measure(
     for name in settings.networks:
         model = build(settings, name, blocks)
         errors[name], _ = against_naive(model, data)
-        channels_last(model, data.images.device)
+        arrange(model, data.images.device)
         make[name] = partial(contender, Lengths(model), how)
         advance()
     if blocks in settings.naive_blocks("inference"):
         make["naive"] = partial(contender, Lengths(Naive(build(settings, "mocapsnet", blocks))), NAIVE)
     model = build(settings, "capsnet", 1)
-    channels_last(model, data.images.device)
+    arrange(model, data.images.device)
     make["convolutions"] = partial(contender, Convolutions(model), how)
     with ExitStack() as stack:
         if how.compile:

@@ -17,7 +17,7 @@ from mocapsnet.measure.timing import Times, agree, sized
 from mocapsnet.nn.inversion import relative_error
 from mocapsnet.nn.network import NETWORKS, CapsuleNetwork, MoCapsNet
 from mocapsnet.train.fit import How, pick_device
-from mocapsnet.train.step import float32_products
+from mocapsnet.train.step import float32_products, in_fast_order
 
 # What two orders of float32 sums may differ by.
 LENGTHS, GRADIENTS = 1e-4, 1e-3
@@ -127,11 +127,10 @@ class Convolutions(nn.Module):
         return maps
 
 
-def channels_last(model: CapsuleNetwork, device: torch.device) -> None:
-    """The convolutions' weights on a GPU as a training step orders them."""
+def arrange(model: CapsuleNetwork, device: torch.device) -> None:
+    """Weights in the order of memory that training gives them on a device."""
     if device.type == "cuda":
-        for convolution in (model.stem, model.primary):
-            convolution.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        in_fast_order(model)
 
 
 def over(one: Times | None, other: Times | None) -> float | None:

@@ -19,9 +19,9 @@ from mocapsnet.measure.speed.networks import (
     NAIVE,
     Convolutions,
     against_naive,
+    arrange,
     begin,
     build,
-    channels_last,
     over,
 )
 from mocapsnet.measure.timing import Peak, agree, attempt, cells, in_turn, progress, warm
@@ -170,7 +170,7 @@ def convolutions_contender(
     device = data.images.device
     peak = Peak(device)
     convolutions = Convolutions(model).to(device)
-    channels_last(model, device)
+    arrange(model, device)
     stack.enter_context(compiled(convolutions, how.compile))
     fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[how.precision])
     # In the order of memory that a step's crop leaves.
