@@ -29,7 +29,8 @@ def test_the_surface_is_pinned():
     assert names == (
         "dataset data download model blocks routing epochs batch optimizer lr decay validation limit seed "
         "device precision graph compile output resume iterations capsules capsule_dim class_dim channels "
-        "kernel_size weight_std routing_bias gradient skip backend gamma memory arithmetic"
+        "kernel_size weight_std routing_bias gradient skip backend decoder_width gamma memory "
+        "arithmetic"
     )
     names = " ".join(field.name for field in dataclasses.fields(BenchSettings))
     assert names == (

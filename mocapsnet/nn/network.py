@@ -47,7 +47,7 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
     "leaky-rba", "sda" or "em"; capsules and capsule_dim size CapsLayer 1 and the trunk, class_dim the
     class capsules; channels (a multiple of capsule_dim) and kernel_size size both convolutions; weights
     start at N(0, weight_std²) and biases at routing_bias (None: no bias); gradient is "last" or "all",
-    None for the routing's default.
+    None for the routing's default; the decoder's hidden layers are decoder_width and twice that.
 
     >>> model = mc.ResCapsNet(image_shape=(3, 32, 32), classes=10, blocks=5, routing="sda")
     >>> output = model(images, labels)
@@ -73,6 +73,7 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
         gradient: str | None = None,
         skip: str = "layer",
         backend: str = "auto",
+        decoder_width: int = 512,
     ) -> None:
         super().__init__()
         C, H, W = image_shape = checked_shape(image_shape)
@@ -83,6 +84,7 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
             "class_dim": class_dim,
             "channels": channels,
             "kernel_size": kernel_size,
+            "decoder_width": decoder_width,
         }
         for name, value in sizes.items():
             at_least(name, value, 1)
@@ -122,7 +124,7 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
             CapsLayer(capsules, capsule_dim, capsules, capsule_dim, **options) for _ in range(2 * blocks)
         )
         self.caps2 = CapsLayer(capsules, capsule_dim, classes, class_dim, **options)
-        self.decoder = Decoder(classes, class_dim, image_shape)
+        self.decoder = Decoder(classes, class_dim, image_shape, decoder_width)
 
     def make_trunk(self, layers: Iterable[nn.Module]) -> nn.Module:
         """How this network composes the layers of its blocks."""
@@ -223,6 +225,7 @@ class MoCapsNet(CapsuleNetwork):
         gradient: str | None = None,
         skip: str = "layer",
         backend: str = "auto",
+        decoder_width: int = 512,
         gamma: float = 0.9,
         memory: str = "reverse",
         arithmetic: str = "exact",
@@ -244,6 +247,7 @@ class MoCapsNet(CapsuleNetwork):
             gradient,
             skip,
             backend,
+            decoder_width,
         )
         self.config |= self.momentum
 
