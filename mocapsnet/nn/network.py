@@ -19,6 +19,7 @@ from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
+from mocapsnet.nn.watch import Intermediate, chosen, intermediates
 from mocapsnet.ops import length
 from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.writing import write
@@ -136,6 +137,24 @@ class CapsuleNetwork(nn.Module, PyTorchModelHubMixin):
         lengths = length(capsules)
         reconstruction = self.decoder(mask(capsules, lengths, labels))
         return CapsuleOutput(lengths, capsules, reconstruction)
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        indices: int | list[int] | None = None,
+        intermediates_only: bool = False,
+    ) -> tuple[CapsuleOutput, list[Intermediate]] | list[Intermediate]:
+        """The output and every layer of capsules on the way, primary first: name, capsules, coupling, x.
+
+        indices chooses layers, or how many of the last ones.
+
+        >>> output, layers = model.forward_intermediates(images)
+        >>> layers[-1].name, layers[-1].coupling.shape
+        ('caps2', torch.Size([2, 10, 32]))
+        """
+        output, found = intermediates(self, images, labels)
+        return chosen(found, indices) if intermediates_only else (output, chosen(found, indices))
 
     def encode(self, images: Tensor) -> Tensor:
         """The class capsules [B,K,E] of images [B,C,H,W]; nothing is reconstructed."""

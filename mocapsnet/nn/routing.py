@@ -10,21 +10,25 @@ from torch import Tensor, nn
 from mocapsnet import ops
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import at_least, one_of, positive, runnable
+from mocapsnet.ops.em.reference import em
+from mocapsnet.ops.rba.reference import rba
+from mocapsnet.ops.sda.reference import sda
 
 
 class Routing(NamedTuple):
-    """A routing as layers know it by name: its op, the op's options, its default gradient."""
+    """A routing as layers know it by name: its op, its reference, their options, its default gradient."""
 
     op: Callable[..., Tensor]
+    reference: Callable[..., tuple[Tensor, Tensor]]
     options: dict[str, Any]
     gradient: str
 
 
 ROUTINGS = {
-    "rba": Routing(ops.rba, {}, "last"),
-    "leaky-rba": Routing(ops.rba, {"leaky": True}, "last"),
-    "sda": Routing(ops.sda, {}, "all"),
-    "em": Routing(ops.em, {}, "all"),
+    "rba": Routing(ops.rba, rba, {}, "last"),
+    "leaky-rba": Routing(ops.rba, rba, {"leaky": True}, "last"),
+    "sda": Routing(ops.sda, sda, {}, "all"),
+    "em": Routing(ops.em, em, {}, "all"),
 }
 
 
@@ -91,6 +95,11 @@ class CapsLayer(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """Route u [B,I,D] to v [B,J,E]."""
         return ROUTINGS[self.routing].op(u, **self.arguments(), backend=self.backend)
+
+    @torch.no_grad()
+    def coupling(self, u: Tensor) -> Tensor:
+        """The last coupling c [B,J,I] that u [B,I,D] is routed with, by the routing's reference."""
+        return ROUTINGS[self.routing].reference(u, **self.arguments())[1]
 
     def extra_repr(self) -> str:
         """Sizes and routing, for print(model)."""
