@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
@@ -20,6 +21,8 @@ from mocapsnet.train.signals import raised
 
 if TYPE_CHECKING:
     from mocapsnet.nn.network import CapsuleNetwork
+
+SHIPPED = "mnist-small"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,21 @@ class PredictSettings:
     json: bool = False
 
 
+@dataclass(frozen=True)
+class ExploreSettings:
+    """What `mocapsnet explore` takes beside the runs.
+
+    Attributes:
+        host: The address to listen at; any but 127.0.0.1 lets others in.
+        port: The port; 0 picks a free one.
+        data: The folder that holds data sets; null is the run's.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    data: str | None = None
+
+
 def train(settings: Settings) -> None:
     """Train a capsule network and write a run folder."""
     from mocapsnet import data
@@ -73,7 +91,7 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     from mocapsnet.train.record import read_run
 
     model = load(run)
-    config = {} if settings.dataset else read_run(Path(run))["config"]
+    config = {} if settings.dataset else read_run(run)["config"]
     dataset = data.load(
         settings.dataset or config["dataset"], settings.data or config.get("data"), settings.download
     )
@@ -103,12 +121,10 @@ def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
     from mocapsnet.data.folder import picture
     from mocapsnet.nn.network import load
     from mocapsnet.train.fit import lengths_of
-    from mocapsnet.train.record import read_run
+    from mocapsnet.train.record import class_names
 
     model = load(run)
-    names = read_run(Path(run))["config"]["class_names"]
-    if len(names) != model.config["classes"]:
-        raise BrokenFile(f"{run} names {len(names)} classes, its network has {model.config['classes']}")
+    names = class_names(run, model)
     C, H, W = model.image_shape
     if C not in (1, 3):
         raise WrongArgument(f"predict reads pictures of 1 or 3 channels; the network in {run} takes {C}")
@@ -177,6 +193,15 @@ def bench(settings: BenchSettings, what: str) -> None:
     print(f"picture in {picture}" if picture else "no picture without matplotlib: pip install matplotlib")
 
 
+def explore(settings: ExploreSettings, runs: list[str]) -> None:
+    """Show what one trained network sees, or two side by side, on a local web page."""
+    from mocapsnet.explore.serve import serve
+
+    # Ctrl-C is how it is meant to end.
+    with suppress(KeyboardInterrupt):
+        serve(runs or [SHIPPED], settings.data, settings.host, settings.port)
+
+
 def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "CapsuleNetwork":
     """The network that settings describe, its weights drawn by their seed."""
     import torch
@@ -216,9 +241,11 @@ VERBS = {
     "predict": Verb(predict, PredictSettings, {"run": None, "images": "+"}),
     "inspect": Verb(inspect, Settings, {"run": "?"}),
     "bench": Verb(bench, BenchSettings, {"what": None}),
+    "explore": Verb(explore, ExploreSettings, {"runs": "*"}),
 }
 POSITIONALS = {
-    "run": "The folder of a finished run.",
+    "run": "The folder of a finished run, or the name of a pretrained network.",
+    "runs": "Folders of finished runs or names of pretrained networks; the shipped one by default.",
     "images": "Any pictures that Pillow opens.",
     "what": "memory: bytes kept for backward, peak memory and time of a step against depth.",
 }

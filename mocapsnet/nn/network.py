@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.nn.decoder import Decoder, mask
+from mocapsnet.nn.pretrained import manifest, resolve
 from mocapsnet.nn.primary import PrimaryCapsules, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
@@ -281,14 +282,18 @@ NETWORKS: dict[str, type[CapsuleNetwork]] = {
 
 
 def load(folder: str | Path) -> CapsuleNetwork:
-    """Load the network that a run folder, or any folder written by save(), holds.
+    """Load the network in a run folder, in any folder that save() wrote, or a pretrained one by its name.
 
     >>> model = mc.load("runs/20260101-120000-mocapsnet-mnist6k")
+    >>> model = mc.load("mnist-small")
     """
-    folder = Path(folder)
+    folder = resolve(folder)
     for name in ("config.json", WEIGHTS):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} holds no {name}: give a run folder, or one that save() wrote")
+            raise FileNotFoundError(
+                f"{folder} holds no {name}: give a run folder, one that save() wrote, "
+                f"or a name: {', '.join(manifest())}"
+            )
     try:
         config = json.loads((folder / "config.json").read_text())
         content = (folder / WEIGHTS).read_bytes()

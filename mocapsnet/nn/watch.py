@@ -22,7 +22,7 @@ class Intermediate(NamedTuple):
     coupling: Tensor | None
     """[B,J,I]: how much of each capsule below goes to each one here; None for primary capsules."""
     x: Tensor
-    """[B,J,E]: the state after the layer, as the next one is given it; the capsules themselves at both ends."""
+    """[B,J,E]: the state after the layer, as the next one is given it."""
 
 
 @contextmanager
