@@ -35,7 +35,7 @@ def manifest() -> dict[str, Pretrained]:
 
 
 def resolve(name_or_folder: str | Path) -> Path:
-    """The folder of a network, given itself or by a name of the manifest, which has the sum of its weights."""
+    """The folder of a network, given itself or by its name in the manifest, which has the weights' sum."""
     folder = Path(name_or_folder)
     if folder.exists() or (entry := manifest().get(str(name_or_folder))) is None:
         return folder

@@ -67,6 +67,7 @@ export function flow(place, { layers, flows, shares }, names, chosen, selected, 
         svg("circle", { class: "dot", cx: X(c), cy: Y(c, j), r: radius, "fill-opacity": (0.06 + 0.94 * part / (largest || 1)).toFixed(3) }),
         svg("title", {}, `${isClasses ? names[j] : `capsule ${j + 1}`}, ${layerName(layer.name)}: length ${length.toFixed(2)}, ${(100 * part).toFixed(0)} % of ${names[chosen]}`));
       if (isClasses) {
+        dot.prepend(svg("rect", { x: X(c) - 16, y: Y(c, j) - gap / 2, width: wide, height: gap, fill: "transparent" }));
         dot.append(svg("text", { x: X(c) + 20, y: Y(c, j) + 4 }, names[j]));
         dot.addEventListener("click", (event) => { event.stopPropagation(); pickClass(j); });
       }
