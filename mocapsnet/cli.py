@@ -50,9 +50,13 @@ class PredictSettings:
 
     Attributes:
         json: Print one line of JSON and nothing else.
+        csv: A file for the classes and lengths, a line for each picture.
+        device: Where to compute.
     """
 
     json: bool = False
+    csv: str | None = None
+    device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,19 @@ class ExploreSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     data: str | None = None
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """What `mocapsnet export` takes beside the run.
+
+    Attributes:
+        format: An ONNX file, a torch.export program, or a folder for the hub with a model card.
+        output: The file or folder to write; in the run's folder by default.
+    """
+
+    format: Literal["onnx", "torch", "hub"] = "onnx"
+    output: str | None = None
 
 
 def train(settings: Settings) -> None:
@@ -115,36 +132,32 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
 
 
 def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
-    """Classify pictures with a trained network."""
-    import torch
-
-    from mocapsnet.data.folder import picture
+    """Classify pictures, or folders of them, with a trained network."""
+    from mocapsnet.measure.predict import CHUNK, as_csv, as_entries, predict
     from mocapsnet.nn.network import load
-    from mocapsnet.train.fit import lengths_of
+    from mocapsnet.train.fit import pick_device
     from mocapsnet.train.record import class_names
+    from mocapsnet.writing import write
 
+    if settings.json and settings.csv:
+        raise WrongArgument("give --json true or --csv FILE, not both")
     model = load(run)
     names = class_names(run, model)
-    C, H, W = model.image_shape
-    if C not in (1, 3):
-        raise WrongArgument(f"predict reads pictures of 1 or 3 channels; the network in {run} takes {C}")
-    pixels = [
-        torch.from_numpy(picture(Path(image), (W, H), "L" if C == 1 else "RGB").copy()) for image in images
-    ]
-    rows = lengths_of(model, torch.stack(pixels)).tolist()
-    told = [
-        {"image": image, "class": names[row.index(max(row))], "lengths": dict(zip(names, row, strict=True))}
-        for image, row in zip(images, rows, strict=True)
-    ]
+    found = predict(model, images, pick_device(settings.device))
     if settings.json:
-        print(json.dumps(told))
+        print(json.dumps(as_entries(found, names)))
         return
-    for entry in told:
+    told = f"{len(found.files):,} images, {found.images_per_second:,.0f} a second"
+    if settings.csv:
+        write(Path(settings.csv), as_csv(found, names))
+        print(f"{told}, in {settings.csv}")
+        return
+    for entry in as_entries(found, names):
         longest = sorted(entry["lengths"].items(), key=lambda item: -item[1])[:5]
-        print(
-            f"{entry['image']}: {entry['class']}   "
-            + "  ".join(f"{name} {value:.3f}" for name, value in longest)
-        )
+        lengths = "  ".join(f"{name} {value:.3f}" for name, value in longest)
+        print(f"{entry['image']}: {entry['class']}   {lengths}")
+    if len(found.files) > CHUNK:
+        print(told)
 
 
 def inspect(settings: Settings, run: str | None) -> None:
@@ -202,6 +215,14 @@ def explore(settings: ExploreSettings, runs: list[str]) -> None:
         serve(runs or [SHIPPED], settings.data, settings.host, settings.port)
 
 
+def export(settings: ExportSettings, run: str) -> None:
+    """Write a trained network as ONNX, as a torch.export program or as a folder for the hub, and check it."""
+    from mocapsnet.export import export
+
+    target, difference = export(run, settings.format, settings.output)
+    print(f"{target}: differs from the network by at most {difference:.1e}")
+
+
 def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "CapsuleNetwork":
     """The network that settings describe, its weights drawn by their seed."""
     import torch
@@ -242,11 +263,12 @@ VERBS = {
     "inspect": Verb(inspect, Settings, {"run": "?"}),
     "bench": Verb(bench, BenchSettings, {"what": None}),
     "explore": Verb(explore, ExploreSettings, {"runs": "*"}),
+    "export": Verb(export, ExportSettings, {"run": None}),
 }
 POSITIONALS = {
     "run": "The folder of a finished run, or the name of a pretrained network.",
     "runs": "Folders of finished runs or names of pretrained networks; the shipped one by default.",
-    "images": "Any pictures that Pillow opens.",
+    "images": "Any pictures that Pillow opens, and folders of them.",
     "what": "memory: bytes kept for backward, peak memory and time of a step against depth.",
 }
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import mocapsnet as mc
-from mocapsnet.cli import VERBS, main
+from mocapsnet.cli import VERBS, ExploreSettings, ExportSettings, PredictSettings, main
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.train.settings import Settings
 
@@ -24,7 +24,7 @@ def refused(capsys, *arguments: str) -> str:
 
 
 def test_the_surface_is_pinned():
-    assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench"]
+    assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench", "explore", "export"]
     names = " ".join(field.name for field in dataclasses.fields(Settings))
     assert names == (
         "dataset data download model blocks routing epochs batch optimizer lr decay validation limit seed "
@@ -36,6 +36,12 @@ def test_the_surface_is_pinned():
     assert names == (
         "of depths batch capsules capsule_dim routing gamma dataset channels repeats device output"
     )
+    for settings, names in (
+        (PredictSettings, "json csv device"),
+        (ExploreSettings, "host port data"),
+        (ExportSettings, "format output"),
+    ):
+        assert " ".join(field.name for field in dataclasses.fields(settings)) == names
     assert BenchSettings().depths == [1, 2, 4, 8, 16, 32, 64]
 
 
@@ -57,7 +63,10 @@ def test_the_three_networks_share_their_arguments():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("", "mocapsnet: give a command: train, evaluate, predict, inspect, bench; --help says more"),
+        (
+            "",
+            "give a command: train, evaluate, predict, inspect, bench, explore, export; --help says more",
+        ),
         ("trian", "mocapsnet: there is no trian; did you mean train?"),
         ("train --epoch 3", "mocapsnet train: there is no --epoch; did you mean --epochs?"),
         ("train --zzz=3", "mocapsnet train: there is no --zzz; --help lists what there is"),
@@ -86,6 +95,11 @@ def test_the_three_networks_share_their_arguments():
         ("bench memory --depths []", "depths must hold one number of blocks or more, got []"),
         ("bench memory --batch 0", "batch must be a whole number >= 1, got 0"),
         ("bench memory --repeats 0", "repeats must be a whole number >= 1, got 0"),
+        ("explore --port many", "--port must be a whole number, got many"),
+        ("explore --port 70000", "port must be from 0 to 65535, got 70000; 0 picks a free one"),
+        ("explore --host nowhere.invalid", "host 'nowhere.invalid' has no address here"),
+        ("export mnist-small --format tf", "--format must be one of onnx, torch, hub, got tf"),
+        ("predict mnist-small a.png --json true --csv b.csv", "give --json true or --csv FILE, not both"),
         ("bench memory --device tpu", "--device must be one of auto, cuda, mps, cpu, got tpu"),
     ],
 )
