@@ -3,7 +3,6 @@
 import base64
 import binascii
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -20,7 +19,7 @@ from mocapsnet.explore.view import RANGES, View, seen_from
 from mocapsnet.measure.support import support
 from mocapsnet.nn.network import load
 from mocapsnet.nn.primary import STRIDE
-from mocapsnet.nn.watch import Intermediate
+from mocapsnet.nn.watch import Intermediate, intermediates
 from mocapsnet.ops import length
 from mocapsnet.train.fit import lengths_of
 from mocapsnet.train.record import class_names, read_run
@@ -94,8 +93,8 @@ class Look:
             raise WrongArgument(f"which must be any, right or wrong, got {which!r}")
         if self.test is None:
             return {"images": [], "next": None, "total": 0}
-        end, total, found = time.monotonic() + SECONDS_TO_SEARCH, len(self.test.labels), []
-        place = start
+        found: list[dict[str, Any]] = []
+        place, total, end = start, len(self.test.labels), time.monotonic() + SECONDS_TO_SEARCH
         while place < total and len(found) < PAGE and time.monotonic() < end:
             if label is None or self.test.labels[place] == label:
                 truth, seen = int(self.test.labels[place]), self.prediction(place)
@@ -130,7 +129,7 @@ class Look:
         view.check()
         pixels, label = self.image(source)
         pixels = seen_from(pixels, [view])
-        output, layers = self.model.forward_intermediates(standardise(pixels))
+        output, layers = intermediates(self.model, standardise(pixels))
         told = {
             "label": label,
             "input": encode((pixels[0] * 255).round().byte()),
@@ -165,7 +164,7 @@ class Look:
         }
 
     @torch.inference_mode()
-    def reconstruct(self, label: int, capsule: Sequence[float]) -> dict[str, Any]:
+    def reconstruct(self, label: Any, capsule: Any) -> dict[str, Any]:
         """The picture that one class capsule describes."""
         return {
             "reconstruction": encode_picture(
@@ -174,7 +173,7 @@ class Look:
         }
 
     @torch.inference_mode()
-    def sheet(self, label: int, capsule: Sequence[float], span: float) -> dict[str, Any]:
+    def sheet(self, label: Any, capsule: Any, span: Any) -> dict[str, Any]:
         """The pictures of a capsule whose every dimension is moved by eleven steps from -span to +span."""
         v = torch.tensor(self.check(label, capsule))
         if not isinstance(span, int | float) or not 0 < span <= WIDEST:

@@ -30,10 +30,7 @@ def support(model: CapsuleNetwork, layers: list[Intermediate], image: int = 0) -
     A vote counts with what it adds along the capsule it makes, c_ij ⟨û_j|i, v_j⟩/‖v_j‖; votes against it
     count nothing. A trunk's state counts with what it keeps of the capsule and with what each f adds to it.
     """
-    primary, *routed = [
-        Intermediate(layer.name, *(part if part is None else part[image] for part in layer[1:]))
-        for layer in layers
-    ]
+    primary, *routed = [of_image(layer, image) for layer in layers]
     states = [layer.x for layer in routed[:-1]]
     own = [
         sent(below, model.get_submodule(layer.name), layer)
@@ -46,6 +43,12 @@ def support(model: CapsuleNetwork, layers: list[Intermediate], image: int = 0) -
     for flow in reversed(flows):
         shares.insert(0, shares[0] @ flow)
     return Support(flows, shares)
+
+
+def of_image(layer: Intermediate, n: int) -> Intermediate:
+    """A layer without its batch."""
+    c = layer.coupling
+    return Intermediate(layer.name, layer.capsules[n], None if c is None else c[n], layer.x[n])
 
 
 def sent(u: Tensor, layer: nn.Module, above: Intermediate) -> Tensor:

@@ -40,7 +40,9 @@ def watching(model: nn.Module, see: See) -> Iterator[None]:
             hook.remove()
 
 
-def intermediates(model: nn.Module, images: Tensor, labels: Tensor | None) -> tuple[Any, list[Intermediate]]:
+def intermediates(
+    model: nn.Module, images: Tensor, labels: Tensor | None = None
+) -> tuple[Any, list[Intermediate]]:
     """What a capsule network returns, and every layer of capsules on the way."""
     found: list[Intermediate] = []
     states: list[Tensor] = []
