@@ -72,9 +72,22 @@ def where_it_pays() -> str:
     return "\n".join(lines) + "\n"
 
 
+def explore_speed() -> str:
+    """Medians of the page's answers, a row for each network and machine."""
+    lines = ["| network | slider to picture, median | page ready | on | load |", "|---|---|---|---|---|"]
+    for path in sorted((REPOSITORY / "results" / "speed").glob("explore-*.json")):
+        told = json.loads(path.read_text())
+        where = f"{told['hardware']['threads']} threads of {told['hardware']['cpu']}"
+        for name, row in told["results"].items():
+            times = f"{row['slider_ms_median']:.0f} ms | {row['ready_ms']:.0f} ms"
+            lines.append(f"| {name} | {times} | {where} | {told['load']} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     ("README.md", "results"): accuracy,
     ("docs/reversible.md", "where-it-pays"): where_it_pays,
+    ("docs/explore.md", "explore-speed"): explore_speed,
 }
 
 

@@ -26,7 +26,8 @@ from mocapsnet.train.record import class_names, read_run
 
 PAGE = 40
 """Pictures of the test set on one page."""
-CHUNK = 100
+CHUNK = 50
+"""Test images that are classified at once."""
 SECONDS_TO_SEARCH = 1.0
 STEPS = 41
 """Views of a sweep; pictures in a row of the sheet are 11."""
@@ -53,6 +54,12 @@ class Look:
         except (BrokenFile, WrongArgument, OSError, ImportError) as error:
             self.why = str(error)
         self.seen: list[int] = []
+
+    def warm(self) -> None:
+        """Answer once unasked: torch takes longer the first time."""
+        blank = encode(torch.zeros(self.model.image_shape, dtype=torch.uint8))
+        seen = self.see({"pixels": blank}, View(), inside=True)
+        self.reconstruct(0, seen["capsules"][0])
 
     def find_test(self, folder: str | None) -> Split:
         """The test images of the run's data set; for MNIST's, if need be, the thousand that are embedded."""

@@ -29,6 +29,8 @@ def serve(runs: Sequence[str], data: str | None, host: str, port: int) -> None:
                 f"{looks[0].name}'s"
             )
     listening = listen(host, port)
+    for look in looks:
+        look.warm()
     address, number = listening.getsockname()[:2]
     own = is_loopback(address)
     shown = f"[{address}]" if ":" in address else address

@@ -240,6 +240,11 @@ def test_a_link_that_says_nothing_opens_the_page_as_it_is(open_page, server, has
     assert open_page(server, hash).inner_text("#seen-class") == "7"
 
 
+def test_a_link_to_an_image_that_is_not_here_opens_the_first(open_page, server):
+    page = open_page(server, "#" + json.dumps({"source": {"index": 5000}}), complaint="status of 400")
+    assert page.inner_text("#seen-class") == "7"
+
+
 def test_an_uploaded_picture_is_seen_and_paper_is_turned_dark(page, tmp_path):
     digits = mc.data.load("mnist6k").test
     chosen = int((digits.labels == 2).nonzero()[0])

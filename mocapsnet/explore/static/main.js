@@ -20,8 +20,10 @@ function failed(error) {
   if (error) console.debug(error);
 }
 
-// Links.
-function remember() {
+// Links. Browsers take the address of a page that changes it all the time for a hanging one: it waits for a rest.
+let writing = 0;
+function remember() { clearTimeout(writing); writing = setTimeout(write, 200); }
+function write() {
   const told = Object.fromEntries(Object.entries(state).filter(([, value]) => value !== null));
   history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify(told))}`);
 }
@@ -254,7 +256,7 @@ function wire() {
   byId("view-reset").addEventListener("click", () => { state.view = { ...STILL }; drawView(); imageChanged(); });
   byId("theme").addEventListener("click", () => theme());
   byId("link").addEventListener("click", async () => {
-    remember();
+    write();
     try { await navigator.clipboard.writeText(location.href); byId("link").textContent = "Copied"; } catch { byId("link").textContent = "It is in the address bar"; }
     setTimeout(() => { byId("link").textContent = "Copy link"; }, 1500);
   });
@@ -285,10 +287,14 @@ async function start() {
   wire(); drawRuns(); drawView();
   // An empty test set leaves a blank picture to draw on.
   const { config: { image_shape: [C, H, W] }, test_images: count } = about();
-  state.source ??= count ? { index: 0 } : { pixels: btoa("\0".repeat(C * H * W)) };
+  const first = count ? { index: 0 } : { pixels: btoa("\0".repeat(C * H * W)) };
+  state.source ??= first;
   if (!count) byId("tab-draw").click();
-  imageChanged();
-  choose.fill(true);
+  // The picture comes first, what takes longer after it.
+  await look(true);
+  // A link to an image that is not here.
+  if (!seen.length) { state.source = first; await look(true); }
+  choose.fill(true); sweep();
 }
 
 start().catch(failed);
