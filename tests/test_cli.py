@@ -27,7 +27,8 @@ def test_the_surface_is_pinned():
     assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench", "explore", "export"]
     names = " ".join(field.name for field in dataclasses.fields(Settings))
     assert names == (
-        "dataset data download model blocks routing epochs batch optimizer lr decay validation limit seed "
+        "dataset data download model blocks routing epochs batch optimizer lr decay "
+        "reconstruction_weight validation limit seed "
         "device precision graph compile output resume iterations capsules capsule_dim class_dim channels "
         "kernel_size weight_std routing_bias gradient skip backend decoder_width gamma memory "
         "arithmetic"
@@ -81,6 +82,7 @@ def test_the_three_networks_share_their_arguments():
         ("train --batch 0", "batch must be a whole number >= 1, got 0"),
         ("train --seed -1", "seed must be a whole number >= 0, got -1"),
         ("train --lr -1", "lr must be a finite number > 0, got -1.0"),
+        ("train --reconstruction_weight -1", "reconstruction_weight must be a finite number >= 0, got -1.0"),
         ("train --blocks -1", "blocks must be a whole number >= 0, got -1"),
         ("train --channels 30", "channels must be a multiple of capsule_dim 8, got 30; 24 is one"),
         ("train --kernel_size 15", "the smallest that fits is 29x29"),

@@ -29,6 +29,12 @@ def positive(name: str, value: float) -> None:
         raise WrongArgument(f"{name} must be a finite number > 0, got {value!r}")
 
 
+def at_least_zero(name: str, value: float) -> None:
+    """Refuse what is not a finite number from zero up."""
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise WrongArgument(f"{name} must be a finite number >= 0, got {value!r}")
+
+
 def runnable(backend: str, op: str) -> None:
     """Refuse a backend that is unknown or cannot run."""
     one_of("backend", backend, ("auto", "reference", "fused"))

@@ -18,7 +18,7 @@ from mocapsnet.data.augment import crop_offsets, standardise, to_pixels
 from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
 from mocapsnet.nn.network import CapsuleNetwork
 from mocapsnet.ops import length
-from mocapsnet.ops.arguments import at_least, one_of
+from mocapsnet.ops.arguments import at_least, at_least_zero, one_of
 from mocapsnet.train import checkpoint, record
 from mocapsnet.train.culprit import check_weights
 from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, make_optimizer
@@ -54,6 +54,7 @@ def fit(
     optimizer: str = "adam",
     lr: float | None = None,
     decay: float = 0.96,
+    reconstruction_weight: float = 5e-4,
     validation: float = 0.0,
     limit: int | None = None,
     seed: int = 0,
@@ -83,6 +84,7 @@ def fit(
     at_least("batch", batch, 1)
     check_seed(seed)
     check_rate(lr, decay)
+    at_least_zero("reconstruction_weight", reconstruction_weight)
     where = pick_device(device)
     one_of("precision", precision, ("auto", *PRECISIONS))
     one_of("graph", graph, ("auto", "off"))
@@ -104,6 +106,7 @@ def fit(
         "optimizer": optimizer,
         "lr": lr,
         "decay": decay,
+        "reconstruction_weight": reconstruction_weight,
         "validation": validation,
         "limit": limit,
         "seed": seed,
@@ -155,7 +158,8 @@ def train(
     record.write_metrics(folder, state.rows)
     train_set, test_set = dataset.train.to(fabric.device), dataset.test.to(fabric.device)
     validation_set = dataset.validation and dataset.validation.to(fabric.device)
-    step = make_step(fabric, network, model, fabric_optimizer, train_set, graphed)
+    weight = config["reconstruction_weight"]
+    step = make_step(fabric, network, model, fabric_optimizer, train_set, weight, graphed)
     last_saved = time.perf_counter()
     with (
         compiled(model, config["compile"]),

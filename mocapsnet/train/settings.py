@@ -25,6 +25,7 @@ class Settings:
         optimizer: Adam, or Ranger21 with its own schedule.
         lr: The learning rate at the start; null is the optimizer's default.
         decay: What Adam's learning rate is multiplied with after every epoch.
+        reconstruction_weight: Of the squared error of the reconstruction in the loss.
         validation: The fraction of the training set that is held out.
         limit: How many training images are used; null is all.
         seed: Of the weights, the order of the images and their crops.
@@ -62,6 +63,7 @@ class Settings:
     optimizer: Literal["adam", "ranger21"] = "adam"
     lr: float | None = None
     decay: float = 0.96
+    reconstruction_weight: float = 5e-4
     validation: float = 0.0
     limit: int | None = None
     seed: int = 0

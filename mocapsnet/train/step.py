@@ -37,8 +37,15 @@ class Step:
     """
 
     def __init__(
-        self, fabric: Fabric, network: nn.Module, model: CapsuleNetwork, optimizer: Any, data: Split
+        self,
+        fabric: Fabric,
+        network: nn.Module,
+        model: CapsuleNetwork,
+        optimizer: Any,
+        data: Split,
+        reconstruction_weight: float,
     ) -> None:
+        self.reconstruction_weight = reconstruction_weight
         self.fabric = fabric
         self.network = network
         self.model = model
@@ -65,7 +72,7 @@ class Step:
         images, pixels, labels = self.batch(indices, offsets)
         with range_checked(self.model, number, images, labels):
             output = self.network(images, labels)
-        loss = capsule_loss(output, labels, pixels)
+        loss = capsule_loss(output, labels, pixels, self.reconstruction_weight)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         if self.waits:
@@ -91,7 +98,8 @@ class Step:
         if number := int(self.first_bad):
             images, pixels, labels = self.batch(*self.unchecked[number])
             with range_checked(self.model, number, images, labels):
-                loss = capsule_loss(self.network(images, labels), labels, pixels)
+                output = self.network(images, labels)
+            loss = capsule_loss(output, labels, pixels, self.reconstruction_weight)
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
             named = culprit(loss, self.model, images, labels)
@@ -154,17 +162,23 @@ def another_stream() -> Iterator[None]:
 
 
 def make_step(
-    fabric: Fabric, network: nn.Module, model: CapsuleNetwork, optimizer: Any, data: Split, graphed: bool
+    fabric: Fabric,
+    network: nn.Module,
+    model: CapsuleNetwork,
+    optimizer: Any,
+    data: Split,
+    reconstruction_weight: float,
+    graphed: bool,
 ) -> Step:
     """A step, as a graph where that was asked for and can be; on a GPU a reason why not is printed."""
     if fabric.device.type == "cuda":
         for convolution in (model.stem, model.primary):
             convolution.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if graphed and optimizer.defaults.get("capturable"):
-        return GraphedStep(fabric, network, model, optimizer, data)
+        return GraphedStep(fabric, network, model, optimizer, data, reconstruction_weight)
     if graphed and fabric.device.type == "cuda":
         print(f"no CUDA graph: {type(optimizer.optimizer).__name__} cannot be captured")
-    return Step(fabric, network, model, optimizer, data)
+    return Step(fabric, network, model, optimizer, data, reconstruction_weight)
 
 
 @contextmanager

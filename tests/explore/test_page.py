@@ -317,16 +317,21 @@ def test_a_phone_shows_it_all_and_takes_a_finger(open_page, server):
         assert button.bounding_box()["height"] >= 24
 
 
-def test_two_runs_stand_side_by_side(open_page, runs):
+@pytest.fixture(scope="module")
+def two(runs):
     with serving(runs / "momentum", runs / "residual") as server:
-        page = open_page(server)
-        assert page.locator("#runs button").all_inner_texts() == ["momentum", "residual"]
-        assert page.is_visible("#other-output")
-        assert page.locator("#depth-chart polyline").count() == 6
-        assert {"x 1", "x 2", "velocity 1"} <= {*page.locator("#depth-chart text").all_text_contents()}
-        page.locator("#runs button").nth(1).click()
-        page.wait_for_function("() => document.getElementById('about').textContent.startsWith('residual')")
-        assert page.locator("#bars .name").all_inner_texts() == ["ant", "bee", "cat", "dog"]
+        yield server
+
+
+def test_two_runs_stand_side_by_side(two, open_page):
+    page = open_page(two)
+    assert page.locator("#runs button").all_inner_texts() == ["momentum", "residual"]
+    assert page.is_visible("#other-output")
+    assert page.locator("#depth-chart polyline").count() == 6
+    assert {"x 1", "x 2", "velocity 1"} <= {*page.locator("#depth-chart text").all_text_contents()}
+    page.locator("#runs button").nth(1).click()
+    page.wait_for_function("() => document.getElementById('about').textContent.startsWith('residual')")
+    assert page.locator("#bars .name").all_inner_texts() == ["ant", "bee", "cat", "dog"]
 
 
 def test_the_page_looks_as_the_readme_shows_it(open_page, server, request):
