@@ -116,9 +116,11 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     device = pick_device(settings.device)
     evaluation = evaluate(model.to(device), dataset.test.to(device), dataset.classes)
     per_class = dict(zip(dataset.class_names, evaluation.per_class(), strict=True))
+    # A network known by its name has no folder that could be written to.
+    drawn = Path(run if Path(run).is_dir() else ".") / "confusion.png"
     try:
-        draw_confusion(evaluation, dataset.class_names, Path(run) / "confusion.png")
-        picture = f"confusion in {Path(run) / 'confusion.png'}"
+        draw_confusion(evaluation, dataset.class_names, drawn)
+        picture = f"confusion in {drawn}"
     except ImportError:
         picture = "no picture of the confusion without matplotlib: pip install matplotlib"
     if settings.json:
@@ -208,8 +210,10 @@ def bench(settings: BenchSettings, what: str) -> None:
 
 def explore(settings: ExploreSettings, runs: list[str]) -> None:
     """Show what one trained network sees, or two side by side, on a local web page."""
-    from mocapsnet.explore.serve import serve
-
+    try:
+        from mocapsnet.explore.serve import serve
+    except ImportError as error:
+        raise ImportError(f"{error}; pip install 'mocapsnet[web]'") from error
     # Ctrl-C is how it is meant to end.
     with suppress(KeyboardInterrupt):
         serve(runs or [SHIPPED], settings.data, settings.host, settings.port)

@@ -113,6 +113,19 @@ def test_evaluate_takes_another_data_set_of_the_same_shape_and_no_other(place, t
     refused(capsys, 1, "evaluate", run, "--dataset", "cifar10", "--data", tmp_path)
 
 
+def test_evaluate_knows_the_shipped_network_by_name(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = call(capsys, "evaluate", "mnist-small", "--dataset", "mnist6k")
+    assert told.startswith("mnist6k, 1,000 test images: accuracy 9")
+    assert (tmp_path / "confusion.png").is_file()
+
+
+def test_explore_without_its_extra_says_what_brings_it(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "mocapsnet.explore.serve", raising=False)
+    assert "pip install 'mocapsnet[web]'" in refused(capsys, 1, "explore", "--port", "0")
+
+
 def test_evaluate_draws_nothing_without_matplotlib_and_says_why(place, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
