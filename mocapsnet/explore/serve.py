@@ -86,10 +86,12 @@ class Hurried(H11Protocol):
 def listen(host: str, port: int) -> socket.socket:
     """A socket bound to the host's address, which other computers see only where that is theirs to see."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)[0]
     except OSError as error:
         raise WrongArgument(f"host {host!r} has no address here: {error.strerror}") from error
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found
+    # asyncio sends at once only where it is told that this is TCP; answers would wait 40 ms otherwise.
+    listening = socket.socket(family, kind, protocol)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(address)

@@ -350,7 +350,5 @@ def test_the_page_looks_as_the_readme_shows_it(open_page, server, request):
         backgrounds.add(max(colours)[1])
         if folder:
             with Image.open(io.BytesIO(shot)) as picture:
-                picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(
-                    f"{folder}/explorer-{name}.png", optimize=True
-                )
+                picture.convert("RGB").save(f"{folder}/explorer-{name}.png", optimize=True)
     assert len(backgrounds) == 2

@@ -34,7 +34,7 @@ export function flow(place, { layers, flows, shares }, names, chosen, selected, 
   const columns = layers.slice(1), most = Math.max(...columns.map(({ lengths }) => lengths.shape[0]));
   const gap = Math.max(18, Math.min(30, 380 / most)), height = most * gap + 44;
   const wide = Math.max(...names.map((name) => name.length)) * 7 + 30;
-  const between = Math.max(74, Math.min(130, (place.clientWidth - wide - 60) / Math.max(columns.length - 1, 1)));
+  const between = Math.max(74, Math.min(190, (place.clientWidth - wide - 60) / Math.max(columns.length - 1, 1)));
   const width = between * (columns.length - 1) + wide + 60;
   const X = (c) => 34 + c * between, Y = (c, j) => 34 + (j + 0.5) * gap + (most - columns[c].lengths.shape[0]) * gap / 2;
   const drawn = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` });
