@@ -165,7 +165,8 @@ function drawHeat() {
   byId("heat-title").textContent = `Coupling into ${layerName(layer.name)}: ${layer.coupling.shape[0]} × ${layer.coupling.shape[1]}`;
   byId("legend-top").textContent = layer.coupling.top.toFixed(2);
   legend(byId("legend"));
-  const note = "Each row is a capsule of this layer with its length; each column a capsule below. A column's shares add up to one.";
+  const sum = about().config.routing === "leaky-rba" ? "add up to less than one: the rest leaks" : "add up to one";
+  const note = `Each row is a capsule of this layer with its length; each column a capsule below. A column's shares ${sum}.`;
   heat(byId("heatmap"), layer, rows, (words) => { byId("heat-note").textContent = words || note; });
   byId("heat-note").textContent = note;
 }
