@@ -85,6 +85,14 @@ def changed(page, name: str, before: str) -> str:
     pytest.fail(f"#{name} did not change")
 
 
+def comes_back(page, name: str, before: str) -> None:
+    for _ in range(100):
+        if pixels(page, name) == before:
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"#{name} is not what it was")
+
+
 def draw(page, *strokes) -> None:
     page.click("#tab-draw")
     page.click("#clear")
@@ -153,11 +161,7 @@ def test_a_slider_changes_the_picture_and_reset_brings_it_back(page):
     changed(page, "moved", after)
     page.click("#reset")
     page.wait_for_function("() => document.querySelector('#moved-note').textContent.endsWith('as it is')")
-    for _ in range(100):
-        if pixels(page, "moved") == before:
-            break
-        page.wait_for_timeout(50)
-    assert pixels(page, "moved") == before
+    comes_back(page, "moved", before)
 
 
 def test_the_sheet_shows_every_dimension_and_both_pictures_download(page):
@@ -211,11 +215,7 @@ def test_turning_the_image_changes_the_lengths(page):
     page.check("#mirror")
     page.wait_for_function("() => document.getElementById('sweep-note').textContent.includes('scale')")
     page.click("#view-reset")
-    for _ in range(100):
-        if pixels(page, "input") == before:
-            break
-        page.wait_for_timeout(50)
-    assert pixels(page, "input") == before
+    comes_back(page, "input", before)
 
 
 def test_a_link_restores_what_is_on_the_screen(page, open_page, server):
