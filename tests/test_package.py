@@ -150,7 +150,12 @@ def test_the_wheel_installs_in_a_clean_environment(tmp_path):
     (site,) = (tmp_path / "clean" / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    code = "import mocapsnet as mc; print(mc.__file__, len(mc.data.load('mnist6k').train.labels))"
+    code = (
+        "import mocapsnet as mc; from importlib.resources import files; "
+        "page = files('mocapsnet.explore') / 'static' / 'index.html'; "
+        "network = type(mc.load('mnist-small')).__name__; "
+        "print(mc.__file__, len(mc.data.load('mnist6k').train.labels), network, page.is_file())"
+    )
 
     def run(*command: object) -> str:
         done = subprocess.run(
@@ -158,7 +163,12 @@ def test_the_wheel_installs_in_a_clean_environment(tmp_path):
         )
         return done.stdout
 
-    assert run(python, "-c", code).split() == [str(site / "mocapsnet" / "__init__.py"), "5000"]
+    assert run(python, "-c", code).split() == [
+        str(site / "mocapsnet" / "__init__.py"),
+        "5000",
+        "MoCapsNet",
+        "True",
+    ]
     assert "train" in run(tmp_path / "clean" / "bin" / "mocapsnet", "--help")
 
 
