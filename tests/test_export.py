@@ -65,6 +65,47 @@ def test_a_program_of_torch_export_agrees_with_the_network_for_any_batch(run, ro
     assert not list(folder.glob(".*tmp*"))
 
 
+@pytest.mark.parametrize("format", ["onnx", "torch", "hub"])
+def test_an_export_normalises_as_in_training(run, format):
+    folder = run()
+    model = mc.load(folder)
+    model.preprocessing = {"mean": [0.3, 0.4, 0.5], "std": [0.2, 0.1, 0.3]}
+    model.save(folder)
+    target, difference = export(str(folder), format)
+    assert difference < 1e-5
+    pixels = torch.rand(3, 3, 9, 11)
+    mean, std = (torch.tensor(model.preprocessing[name])[:, None, None] for name in ("mean", "std"))
+    expected = model((pixels - mean) / std).lengths.detach()
+    if format == "hub":
+        assert mc.load(target).preprocessing == model.preprocessing
+        assert "less the mean and over the std" in (target / "README.md").read_text()
+    elif format == "torch":
+        torch.testing.assert_close(torch.export.load(target).module()(pixels)[0], expected, atol=1e-5, rtol=0)
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
+        found = session.run(["lengths"], {"pixels": pixels.numpy()})[0]
+        np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("verb", ["export", "explore"])
+@pytest.mark.parametrize("kind", ["ConvNet", "Ensemble", "ShallowCapsNet"])
+def test_networks_without_trunk_and_decoder_are_refused(verb, kind, tmp_path, capsys):
+    networks = {
+        "ConvNet": lambda: mc.ConvNet((3, 9, 11), 4, **SMALL),
+        "Ensemble": lambda: mc.Ensemble([mc.CapsNet((3, 9, 11), 4, **SMALL)]),
+        "ShallowCapsNet": lambda: mc.ShallowCapsNet((3, 28, 28), 4, channels=8),
+    }
+    networks[kind]().save(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, str(tmp_path)])
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert f"must be one of CapsNet, ResCapsNet, MoCapsNet, got {kind}" in told
+
+
 def test_a_hub_folder_has_a_card_and_loads(run):
     folder = run()
     target, difference = export(str(folder), "hub")

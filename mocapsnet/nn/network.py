@@ -259,8 +259,9 @@ def load_paper(folder: str | Path) -> CapsuleNetwork:
     """load(), for those who need a trunk and a decoder: any network but the paper's three is refused."""
     model = load(folder)
     if not isinstance(model, CapsuleNetwork):
-        names = ", ".join(NETWORKS)
-        raise WrongArgument(f"{folder} holds a {type(model).__name__}; give a run of one of {names}")
+        raise WrongArgument(
+            f"the network in {folder} must be one of {', '.join(NETWORKS)}, got {type(model).__name__}"
+        )
     return model
 
 

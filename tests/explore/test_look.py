@@ -1,6 +1,7 @@
 """What the page is told is what the library says."""
 
 import base64
+import shutil
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from mocapsnet.explore.upload import read_upload
 from mocapsnet.explore.view import View, seen_from
 from mocapsnet.measure.coupling import coupling
 from mocapsnet.nn.decoder import mask
+from mocapsnet.train.fit import lengths_of
 
 
 @pytest.fixture(params=["momentum", "residual"])
@@ -43,6 +45,23 @@ def test_the_page_is_told_what_the_network_says(look):
     assert len(told["depth"]["x"]) == len(told["depth"]["velocity"]) + 1 == 5
     sent = {"pixels": encode(look.test.images[3])}
     assert look.see(sent, View(), False)["lengths"] == pytest.approx(told["lengths"])
+
+
+def test_images_are_cut_and_normalised_as_in_training(runs, tmp_path):
+    sizes = mc.load(runs / "momentum").config | {"image_shape": (3, 8, 8)}
+    del sizes["model"]
+    model = mc.MoCapsNet(**sizes)
+    model.preprocessing = {"window": 8, "mean": [0.3, 0.4, 0.5], "std": [0.2, 0.1, 0.3]}
+    model.save(tmp_path)
+    shutil.copyfile(runs / "momentum" / "run.json", tmp_path / "run.json")
+    look, images = Look(str(tmp_path)), mc.data.load("tiny", runs).test.images
+    expected = lengths_of(model, images)
+    told = look.see({"index": 3}, View(), inside=True)
+    assert told["lengths"] == pytest.approx(expected[3].tolist(), abs=1e-6)
+    assert torch.equal(decode(told["input"], (3, 8, 8)), images[3, :, :8, 1:9])
+    swept = look.sweep({"index": 3}, View(), "turn")
+    assert swept["lengths"][swept["values"].index(0)] == pytest.approx(told["lengths"], abs=1e-6)
+    assert look.prediction(20) == int(expected[20].argmax())
 
 
 def test_a_moved_capsule_is_drawn_by_the_decoder(look):

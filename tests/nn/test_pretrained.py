@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import mocapsnet as mc
-from mocapsnet.cli import SHIPPED
+from mocapsnet.cli import SHIPPED, make_parser
 from mocapsnet.errors import BrokenFile
 from mocapsnet.measure.accuracy import evaluate
 from mocapsnet.nn import pretrained
@@ -46,6 +46,9 @@ def test_the_recipe_beside_the_weights_is_the_record_s(name):
         assert recipe[key] == config[key]
     for key in ("blocks", "routing", "capsules", "channels", "decoder_width", "routing_bias"):
         assert recipe[key] == config["network"][key]
+    words = ["train", "--config", str(pretrained.resolve(name) / "config.yaml")]
+    taken = make_parser().parse_args(words).train.as_dict()
+    assert {key: taken[key] for key in recipe} == recipe
 
 
 def test_the_shipped_network_sees_the_embedded_test_digits():
