@@ -5,10 +5,13 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test reproduce lint format clean
+.PHONY: train explore test reproduce lint format clean
 
 train: $(VENV)/train.stamp
 	$(BIN)/mocapsnet train $(ARGS)
+
+explore: $(VENV)/train.stamp
+	$(BIN)/mocapsnet explore $(ARGS)
 
 test: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
@@ -36,7 +39,7 @@ $(VENV)/torch.stamp: constraints.txt
 	touch $@
 
 $(VENV)/train.stamp: $(VENV)/torch.stamp pyproject.toml
-	$(PIP) --no-build-isolation --editable '.[plots]'
+	$(PIP) --no-build-isolation --editable '.[plots,web]'
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/train.stamp

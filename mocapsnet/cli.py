@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
@@ -29,6 +30,8 @@ from mocapsnet.train.signals import raised
 
 if TYPE_CHECKING:
     from mocapsnet.nn.base import Network
+
+SHIPPED = "mnist-small"
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,41 @@ class PredictSettings:
 
     Attributes:
         json: Print one line of JSON and nothing else.
+        csv: A file for the classes and lengths, a line for each picture.
+        device: Where to compute.
     """
 
     json: bool = False
+    csv: str | None = None
+    device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
+
+
+@dataclass(frozen=True)
+class ExploreSettings:
+    """What `mocapsnet explore` takes beside the runs.
+
+    Attributes:
+        host: The address to listen at; any but 127.0.0.1 lets others in.
+        port: The port; 0 picks a free one.
+        data: The folder that holds data sets; null is the run's.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    data: str | None = None
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """What `mocapsnet export` takes beside the run.
+
+    Attributes:
+        format: An ONNX file, a torch.export program, or a folder for the hub with a model card.
+        output: The file or folder to write; in the run's folder by default.
+    """
+
+    format: Literal["onnx", "torch", "hub"] = "onnx"
+    output: str | None = None
 
 
 def train(settings: Settings) -> None:
@@ -82,7 +117,7 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     from mocapsnet.train.record import read_run
 
     model = load(run)
-    config = {} if settings.dataset else read_run(Path(run))["config"]
+    config = {} if settings.dataset else read_run(run)["config"]
     dataset = data.load(
         settings.dataset or config["dataset"], settings.data or config.get("data"), settings.download
     )
@@ -90,9 +125,11 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     device = pick_device(settings.device)
     evaluation = evaluate(model.to(device), dataset.test.to(device), dataset.classes)
     per_class = dict(zip(dataset.class_names, evaluation.per_class(), strict=True))
+    # A network known by its name has no folder that could be written to.
+    drawn = Path(run if Path(run).is_dir() else ".") / "confusion.png"
     try:
-        draw_confusion(evaluation, dataset.class_names, Path(run) / "confusion.png")
-        picture = f"confusion in {Path(run) / 'confusion.png'}"
+        draw_confusion(evaluation, dataset.class_names, drawn)
+        picture = f"confusion in {drawn}"
     except ImportError:
         picture = "no picture of the confusion without matplotlib: pip install matplotlib"
     if settings.json:
@@ -106,38 +143,32 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
 
 
 def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
-    """Classify pictures with a trained network."""
-    import torch
-
-    from mocapsnet.data.folder import picture
+    """Classify pictures, or folders of them, with a trained network."""
+    from mocapsnet.measure.predict import CHUNK, as_csv, as_entries, predict
     from mocapsnet.nn.network import load
-    from mocapsnet.train.fit import lengths_of
-    from mocapsnet.train.record import read_run
+    from mocapsnet.train.fit import pick_device
+    from mocapsnet.train.record import class_names
+    from mocapsnet.writing import write
 
+    if settings.json and settings.csv:
+        raise WrongArgument("give --json true or --csv FILE, not both")
     model = load(run)
-    names = read_run(Path(run))["config"]["class_names"]
-    if len(names) != model.config["classes"]:
-        raise BrokenFile(f"{run} names {len(names)} classes, its network has {model.config['classes']}")
-    C, H, W = model.image_shape
-    if C not in (1, 3):
-        raise WrongArgument(f"predict reads pictures of 1 or 3 channels; the network in {run} takes {C}")
-    pixels = [
-        torch.from_numpy(picture(Path(image), (W, H), "L" if C == 1 else "RGB").copy()) for image in images
-    ]
-    rows = lengths_of(model, torch.stack(pixels)).tolist()
-    told = [
-        {"image": image, "class": names[row.index(max(row))], "lengths": dict(zip(names, row, strict=True))}
-        for image, row in zip(images, rows, strict=True)
-    ]
+    names = class_names(run, model)
+    found = predict(model, images, pick_device(settings.device))
     if settings.json:
-        print(json.dumps(told))
+        print(json.dumps(as_entries(found, names)))
         return
-    for entry in told:
+    told = f"{len(found.files):,} images, {found.images_per_second:,.0f} a second"
+    if settings.csv:
+        write(Path(settings.csv), as_csv(found, names))
+        print(f"{told}, in {settings.csv}")
+        return
+    for entry in as_entries(found, names):
         longest = sorted(entry["lengths"].items(), key=lambda item: -item[1])[:5]
-        print(
-            f"{entry['image']}: {entry['class']}   "
-            + "  ".join(f"{name} {value:.3f}" for name, value in longest)
-        )
+        lengths = "  ".join(f"{name} {value:.3f}" for name, value in longest)
+        print(f"{entry['image']}: {entry['class']}   {lengths}")
+    if len(found.files) > CHUNK:
+        print(told)
 
 
 def reproduce(settings: ReproduceSettings, target: str | None) -> None:
@@ -205,6 +236,25 @@ def bench(settings: BenchSettings, what: str) -> None:
         print(f"picture in {picture}" if picture else "no picture without matplotlib: pip install matplotlib")
 
 
+def explore(settings: ExploreSettings, runs: list[str]) -> None:
+    """Show what one trained network sees, or two side by side, on a local web page."""
+    try:
+        from mocapsnet.explore.serve import serve
+    except ImportError as error:
+        raise ImportError(f"{error}; pip install 'mocapsnet[web]'") from error
+    # Ctrl-C is how it is meant to end.
+    with suppress(KeyboardInterrupt):
+        serve(runs or [SHIPPED], settings.data, settings.host, settings.port)
+
+
+def export(settings: ExportSettings, run: str) -> None:
+    """Write a trained network as ONNX, as a torch.export program or as a folder for the hub, and check it."""
+    from mocapsnet.export import export
+
+    target, difference = export(run, settings.format, settings.output)
+    print(f"{target}: differs from the network by at most {difference:.1e}")
+
+
 def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -> "Network":
     """The network that settings describe, its weights drawn by their seed."""
     import torch
@@ -254,11 +304,14 @@ VERBS = {
     "inspect": Verb(inspect, Settings, {"run": "?"}),
     "bench": Verb(bench, BenchSettings, {"what": None}),
     "reproduce": Verb(reproduce, ReproduceSettings, {"target": "?"}),
+    "explore": Verb(explore, ExploreSettings, {"runs": "*"}),
+    "export": Verb(export, ExportSettings, {"run": None}),
 }
 POSITIONALS = {
     "target": "table-1 to table-5, figure-3, figure-4, deep, controls, best or all; report only writes it.",
-    "run": "The folder of a finished run.",
-    "images": "Any pictures that Pillow opens.",
+    "run": "The folder of a finished run, or the name of a pretrained network.",
+    "runs": "Folders of finished runs or names of pretrained networks; the shipped one by default.",
+    "images": "Any pictures that Pillow opens, and folders of them.",
     "what": "step: a training step; memory: what depth costs in bytes; routing: each routing alone; "
     "inference: classifying; epoch: whole epochs with evaluation.",
 }

@@ -1,6 +1,7 @@
 """Write the tables of README and docs from results/; with --check, fail where they differ."""
 
 import csv
+import json
 import re
 import sys
 from functools import partial
@@ -112,6 +113,18 @@ def kernels() -> str:
     return "\n".join(lines) + "\n" if lines[2:] else "No run yet.\n"
 
 
+def explore_speed() -> str:
+    """Medians of the page's answers, a row for each network and machine."""
+    lines = ["| network | slider to picture, median | page ready | on | load |", "|---|---|---|---|---|"]
+    for path in sorted((REPOSITORY / "results" / "speed").glob("explore-*.json")):
+        told = json.loads(path.read_text())
+        where = f"{told['hardware']['threads']} threads of {told['hardware']['cpu']}"
+        for name, row in told["results"].items():
+            times = f"{row['slider_ms_median']:.0f} ms | {row['ready_ms']:.0f} ms"
+            lines.append(f"| {name} | {times} | {where} | {told['load']} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     ("README.md", "results"): accuracy,
     ("docs/reversible.md", "where-it-pays"): where_it_pays,
@@ -121,6 +134,7 @@ TABLES = {
     ("docs/performance.md", "step-gpu"): partial(speed, "step", "nvidia"),
     ("docs/performance.md", "inference-gpu"): partial(speed, "inference", "nvidia"),
     ("docs/performance.md", "kernels-gpu"): kernels,
+    ("docs/explore.md", "explore-speed"): explore_speed,
 }
 
 

@@ -23,6 +23,10 @@ hypothesis.settings.load_profile("repeatable")
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", help="a folder for pictures of the explorer, as its tests see it")
+
+
 class Route(NamedTuple):
     """A routing under test: the public op, its reference, and the options that make it this one."""
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import mocapsnet as mc
-from mocapsnet.cli import VERBS, main
+from mocapsnet.cli import VERBS, ExploreSettings, ExportSettings, PredictSettings, main
 from mocapsnet.measure.settings import READS, BenchSettings
 from mocapsnet.train.settings import Settings
 
@@ -24,7 +24,9 @@ def refused(capsys, *arguments: str) -> str:
 
 
 def test_the_surface_is_pinned():
-    assert list(VERBS) == ["train", "evaluate", "predict", "inspect", "bench", "reproduce"]
+    assert list(VERBS) == [
+        *("train", "evaluate", "predict", "inspect", "bench", "reproduce", "explore", "export"),
+    ]
     names = " ".join(field.name for field in dataclasses.fields(VERBS["reproduce"].settings))
     assert names == "seeds only smoke data download device jobs output runs note verify epochs"
     names = " ".join(field.name for field in dataclasses.fields(Settings))
@@ -33,7 +35,7 @@ def test_the_surface_is_pinned():
         "steps_told weight_decay ema loss smoothing reconstruction_weight mask target reduction normalise "
         "pad window flip jitter cutout crop_test validation limit seed device precision graph compile output "
         "resume iterations capsules capsule_dim class_dim channels "
-        "kernel_size weight_std routing_bias gradient skip backend gamma memory arithmetic"
+        "kernel_size weight_std routing_bias gradient skip backend decoder_width gamma memory arithmetic"
     )
     names = " ".join(field.name for field in dataclasses.fields(BenchSettings))
     assert names == (
@@ -49,6 +51,12 @@ def test_the_surface_is_pinned():
         "results/speed",
         "results/speed",
     ]
+    for settings, names in (
+        (PredictSettings, "json csv device"),
+        (ExploreSettings, "host port data"),
+        (ExportSettings, "format output"),
+    ):
+        assert " ".join(field.name for field in dataclasses.fields(settings)) == names
 
 
 def test_every_constructor_argument_is_a_setting_with_the_same_default():
@@ -77,7 +85,7 @@ def test_the_three_networks_share_their_arguments():
     [
         (
             "",
-            "mocapsnet: give a command: train, evaluate, predict, inspect, bench, reproduce; --help",
+            "give a command: train, evaluate, predict, inspect, bench, reproduce, explore, export; --help",
         ),
         ("trian", "mocapsnet: there is no trian; did you mean train?"),
         ("train --epoch 3", "mocapsnet train: there is no --epoch; did you mean --epochs?"),
@@ -93,6 +101,7 @@ def test_the_three_networks_share_their_arguments():
         ("train --batch 0", "batch must be a whole number >= 1, got 0"),
         ("train --seed -1", "seed must be a whole number >= 0, got -1"),
         ("train --lr -1", "lr must be a finite number > 0, got -1.0"),
+        ("train --reconstruction_weight -1", "reconstruction_weight must be a number >= 0 and < inf, got"),
         ("train --blocks -1", "blocks must be a whole number >= 0, got -1"),
         ("train --channels 30", "channels must be a multiple of capsule_dim 8, got 30; 24 is one"),
         ("train --kernel_size 15", "the smallest that fits is 29x29"),
@@ -151,6 +160,11 @@ def test_the_three_networks_share_their_arguments():
         ("reproduce table-2 --smoke maybe", "--smoke must be true or false, got maybe"),
         ("reproduce report --output nowhere", "output must be a folder with results, got 'nowhere'"),
         ("reproduce --verify nowhere.json --epochs 0", "epochs must be a whole number >= 1, got 0"),
+        ("explore --port many", "--port must be a whole number, got many"),
+        ("explore --port 70000", "port must be from 0 to 65535, got 70000; 0 picks a free one"),
+        ("explore --host nowhere.invalid", "host 'nowhere.invalid' has no address here"),
+        ("export mnist-small --format tf", "--format must be one of onnx, torch, hub, got tf"),
+        ("predict mnist-small a.png --json true --csv b.csv", "give --json true or --csv FILE, not both"),
         ("bench memory --device tpu", "--device must be one of auto, cuda, mps, cpu, got tpu"),
     ],
 )

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mocapsnet.cli import VERBS, main
+from mocapsnet.cli import VERBS, ExploreSettings, ExportSettings, main
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.train.settings import Settings
@@ -24,6 +24,10 @@ NAMES = sorted(
         *Settings.__annotations__,
         *BenchSettings.__annotations__,
         *ReproduceSettings.__annotations__,
+        *ExploreSettings.__annotations__,
+        *ExportSettings.__annotations__,
+        "csv",
+        "runs",
         "what",
         "target",
         "json",

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -112,6 +113,19 @@ def test_evaluate_takes_another_data_set_of_the_same_shape_and_no_other(place, t
     refused(capsys, 1, "evaluate", run, "--dataset", "cifar10", "--data", tmp_path)
 
 
+def test_evaluate_knows_the_shipped_network_by_name(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = call(capsys, "evaluate", "mnist-small", "--dataset", "mnist6k")
+    assert told.startswith("mnist6k, 1,000 test images: accuracy 9")
+    assert (tmp_path / "confusion.png").is_file()
+
+
+def test_explore_without_its_extra_says_what_brings_it(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "mocapsnet.explore.serve", raising=False)
+    assert "pip install 'mocapsnet[web]'" in refused(capsys, 1, "explore", "--port", "0")
+
+
 def test_evaluate_draws_nothing_without_matplotlib_and_says_why(place, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -150,6 +164,43 @@ def test_predict_sees_a_picture_of_a_test_image_as_the_test_image(place, name, t
     for line, file, row in zip(lines, files, expected, strict=True):
         order = sorted(range(3), key=lambda index: -row[index])
         assert line == f"{file}: {order[0]}   " + "  ".join(f"{index} {row[index]:.3f}" for index in order)
+
+
+def test_predict_takes_a_folder_and_writes_a_csv(place, name, tmp_path, capsys, monkeypatch):
+    run, folder = place / f"{name} run", tmp_path / "pictures"
+    (folder / "deep").mkdir(parents=True)
+    files = [folder / "a.png", folder / "b.jpg", folder / "deep" / "c.bmp"]
+    for number, file in enumerate(files):
+        pixels = np.random.default_rng(number).integers(0, 256, (9, 9, 3), np.uint8)
+        Image.fromarray(pixels).save(file)
+    (folder / "notes.txt").write_text("passed over")
+    (folder / ".hidden.png").write_text("passed over")
+    # More than one chunk.
+    monkeypatch.setattr("mocapsnet.measure.predict.CHUNK", 2)
+    told = call(capsys, "predict", run, folder, "--csv", tmp_path / "out.csv")
+    assert re.fullmatch(rf"3 images, [\d,]+ a second, in {re.escape(str(tmp_path))}/out\.csv\n", told)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = json.loads(call(capsys, "predict", run, *files, "--json", "true"))
+    assert [row["image"] for row in rows] == [str(file) for file in files]
+    for row, entry in zip(rows, expected, strict=True):
+        assert row["class"] == entry["class"]
+        assert {key: float(row[key]) for key in entry["lengths"]} == pytest.approx(entry["lengths"], abs=1e-6)
+    lines = call(capsys, "predict", run, folder).splitlines()
+    assert len(lines) == 4
+    assert re.fullmatch(r"3 images, [\d,]+ a second", lines[-1])
+
+
+def test_predict_names_a_folder_without_pictures(place, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert "holds no pictures" in refused(capsys, 1, "predict", place / "gray run", tmp_path / "empty")
+
+
+def test_predict_knows_the_shipped_network_by_name(tmp_path, capsys):
+    digits = mc.data.load("mnist6k").test
+    Image.fromarray(digits.images[0, 0].numpy()).save(tmp_path / "digit.png")
+    told = json.loads(call(capsys, "predict", "mnist-small", tmp_path / "digit.png", "--json", "true"))
+    assert told[0]["class"] == str(int(digits.labels[0]))
 
 
 def test_predict_names_the_file_that_is_no_picture(place, tmp_path, capsys):

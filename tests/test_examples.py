@@ -38,6 +38,23 @@ def test_a_residual_cnn_s_depth_costs_memory_only_where_it_is_stored(printed):
     assert kept["store", 10] - kept["store", 2] > 2 * (kept["checkpoint", 10] - kept["checkpoint", 2])
 
 
+SHORT = {"training_loop": 60, "custom_routing": 60, "custom_dataset": 3, "lightning": 60}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_an_example_learns_in_a_few_steps(name):
+    command = [sys.executable, REPOSITORY / "examples" / f"{name}.py", str(SHORT[name])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    accuracy = re.fullmatch(r"test accuracy (\d+\.\d\d)%", done.stdout.splitlines()[-1])
+    # Chance is 10 %, and 33 % for the custom data set's three classes.
+    assert float(accuracy[1]) > 50
+
+
+def test_the_training_loop_has_thirty_lines():
+    lines = (REPOSITORY / "examples" / "training_loop.py").read_text().splitlines()
+    assert len([line for line in lines if line.strip()]) <= 30
+
+
 def test_the_page_names_every_example():
     page = (REPOSITORY / "examples" / "README.md").read_text()
     names = {path.name for path in (REPOSITORY / "examples").glob("*.py")}

@@ -91,7 +91,10 @@ def test_the_public_names_are_pinned():
 
 
 def run_python(code: str, *flags: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=True)
+    # As people run it, who do not interpret Triton's programs.
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, *flags, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
 def test_help_does_not_import_torch():
@@ -150,7 +153,12 @@ def test_the_wheel_installs_in_a_clean_environment(tmp_path):
     (site,) = (tmp_path / "clean" / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    code = "import mocapsnet as mc; print(mc.__file__, len(mc.data.load('mnist6k').train.labels))"
+    code = (
+        "import mocapsnet as mc; from importlib.resources import files; "
+        "page = files('mocapsnet.explore') / 'static' / 'index.html'; "
+        "network = type(mc.load('mnist-small')).__name__; "
+        "print(mc.__file__, len(mc.data.load('mnist6k').train.labels), network, page.is_file())"
+    )
 
     def run(*command: object) -> str:
         done = subprocess.run(
@@ -158,7 +166,12 @@ def test_the_wheel_installs_in_a_clean_environment(tmp_path):
         )
         return done.stdout
 
-    assert run(python, "-c", code).split() == [str(site / "mocapsnet" / "__init__.py"), "5000"]
+    assert run(python, "-c", code).split() == [
+        str(site / "mocapsnet" / "__init__.py"),
+        "5000",
+        "MoCapsNet",
+        "True",
+    ]
     assert "train" in run(tmp_path / "clean" / "bin" / "mocapsnet", "--help")
 
 

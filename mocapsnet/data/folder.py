@@ -102,10 +102,18 @@ def decode(path: Path, split: Pictures, classes: Sequence[str], size: tuple[int,
 def picture(file: Path, size: tuple[int, int], mode: str) -> NDArray[np.uint8]:
     """One picture, upright, in that size and mode, as uint8 [C,H,W]."""
     with naming(file, WAY_OUT), Image.open(file) as opened:
-        if opened.mode in ("I", "F"):
-            raise BrokenFile(f"{file} has 32-bit pixels of unknown range; save it with 8 or 16 bits")
-        upright = ImageOps.exif_transpose(opened)
-        if upright.mode.startswith("I;16"):
-            upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-        pixels = np.asarray(upright.convert(mode).resize(size, Image.Resampling.BILINEAR))
+        try:
+            return to_pixels(opened, size, mode)
+        except BrokenFile as error:
+            raise BrokenFile(f"{file} {error}") from error
+
+
+def to_pixels(opened: Image.Image, size: tuple[int, int], mode: str) -> NDArray[np.uint8]:
+    """An open picture, upright, in that size and mode, as uint8 [C,H,W]."""
+    if opened.mode in ("I", "F"):
+        raise BrokenFile("has 32-bit pixels of unknown range; save it with 8 or 16 bits")
+    upright = ImageOps.exif_transpose(opened)
+    if upright.mode.startswith("I;16"):
+        upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+    pixels = np.asarray(upright.convert(mode).resize(size, Image.Resampling.BILINEAR))
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)

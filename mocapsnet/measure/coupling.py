@@ -1,22 +1,12 @@
 """The coupling coefficients of every routed layer: who sends how much to whom."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mocapsnet.nn.routing import CapsLayer
-from mocapsnet.ops.em.reference import em
-from mocapsnet.ops.rba.reference import rba
-from mocapsnet.ops.sda.reference import sda
-
-REFERENCES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "rba": rba,
-    "leaky-rba": rba,
-    "sda": sda,
-    "em": em,
-}
+from mocapsnet.nn.watch import watching
 
 
 @torch.no_grad()
@@ -28,16 +18,10 @@ def coupling(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
 
-    def watch(name: str, layer: CapsLayer) -> Any:
-        def hook(_: nn.Module, arguments: tuple[Tensor]) -> None:
-            found[name] = REFERENCES[layer.routing](arguments[0], **layer.arguments())[1]
+    def see(name: str, module: nn.Module, given: tuple[Any, ...], _: Any) -> None:
+        if isinstance(module, CapsLayer):
+            found[name] = module.coupling(given[0])
 
-        return layer.register_forward_pre_hook(hook)
-
-    hooks = [watch(name, layer) for name, layer in model.named_modules() if isinstance(layer, CapsLayer)]
-    try:
+    with watching(model, see):
         model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return found

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mocapsnet.nn.watch import watching
 from mocapsnet.ops import length
 
 
@@ -38,22 +39,15 @@ def inspect(model: nn.Module, images: Tensor) -> Inspection:
     """Run a batch of standardised images through a model and look at every stage."""
     stages: list[Stage] = []
 
-    def watch(name: str, module: nn.Module) -> Any:
+    def see(name: str, module: nn.Module, _: Any, output: Tensor) -> None:
         kind = type(module).__name__
-        parameters = sum(parameter.numel() for parameter in module.parameters())
-
-        def hook(_: nn.Module, __: Any, output: Tensor) -> None:
+        if kind in STAGES:
+            parameters = sum(parameter.numel() for parameter in module.parameters())
             mean = float(length(output.detach()).mean()) if kind in CAPSULES else None
             stages.append(Stage(name, kind, tuple(output.shape[1:]), parameters, mean))
 
-        return module.register_forward_hook(hook)
-
-    hooks = [watch(name, module) for name, module in model.named_modules() if type(module).__name__ in STAGES]
-    try:
+    with watching(model, see):
         kept = bytes_for_backward(lambda: model(images), model)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return Inspection(stages, kept // len(images))
 
 

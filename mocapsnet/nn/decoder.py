@@ -9,17 +9,19 @@ from mocapsnet.ops.target import target
 
 
 class Decoder(nn.Module):
-    """Three linear layers, masked capsules [B,K,E] -> pixels [B,C,H,W] in (0,1)."""
+    """Three linear layers, masked capsules [B,K,E] -> width -> 2·width -> pixels [B,C,H,W] in (0,1)."""
 
-    def __init__(self, classes: int, class_dim: int, image_shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, classes: int, class_dim: int, image_shape: tuple[int, int, int], width: int = 512
+    ) -> None:
         super().__init__()
         self.image_shape = image_shape
         self.layers = nn.Sequential(
-            nn.Linear(classes * class_dim, 512),
+            nn.Linear(classes * class_dim, width),
             nn.ReLU(),
-            nn.Linear(512, 1024),
+            nn.Linear(width, 2 * width),
             nn.ReLU(),
-            nn.Linear(1024, prod(image_shape)),
+            nn.Linear(2 * width, prod(image_shape)),
             nn.Sigmoid(),
         )
 

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.nn.base import WEIGHTS, Network
 from mocapsnet.nn.decoder import Decoder, mask
+from mocapsnet.nn.pretrained import manifest, resolve
 from mocapsnet.nn.primary import PrimaryCapsules, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
+from mocapsnet.nn.watch import Intermediate, chosen, intermediates
 from mocapsnet.ops import length
 from mocapsnet.ops.arguments import at_least, one_of
 
@@ -51,7 +53,7 @@ class CapsuleNetwork(Network):
     "leaky-rba", "sda" or "em"; capsules and capsule_dim size CapsLayer 1 and the trunk, class_dim the
     class capsules; channels (a multiple of capsule_dim) and kernel_size size both convolutions; weights
     start at N(0, weight_std²) and biases at routing_bias (None: no bias); gradient is "last" or "all",
-    None for the routing's default.
+    None for the routing's default; the decoder's hidden layers are decoder_width and twice that.
 
     >>> model = mc.ResCapsNet(image_shape=(3, 32, 32), classes=10, blocks=5, routing="sda")
     >>> output = model(images, labels)
@@ -77,6 +79,7 @@ class CapsuleNetwork(Network):
         gradient: str | None = None,
         skip: str = "layer",
         backend: str = "auto",
+        decoder_width: int = 512,
     ) -> None:
         super().__init__()
         C, H, W = image_shape = checked_shape(image_shape)
@@ -87,6 +90,7 @@ class CapsuleNetwork(Network):
             "class_dim": class_dim,
             "channels": channels,
             "kernel_size": kernel_size,
+            "decoder_width": decoder_width,
         }
         for name, value in sizes.items():
             at_least(name, value, 1)
@@ -126,7 +130,7 @@ class CapsuleNetwork(Network):
             CapsLayer(capsules, capsule_dim, capsules, capsule_dim, **options) for _ in range(2 * blocks)
         )
         self.caps2 = CapsLayer(capsules, capsule_dim, classes, class_dim, **options)
-        self.decoder = Decoder(classes, class_dim, image_shape)
+        self.decoder = Decoder(classes, class_dim, image_shape, decoder_width)
 
     def make_trunk(self, layers: Iterable[nn.Module]) -> nn.Module:
         """How this network composes the layers of its blocks."""
@@ -138,6 +142,24 @@ class CapsuleNetwork(Network):
         lengths = length(capsules)
         reconstruction = self.decoder(mask(capsules, lengths, labels))
         return CapsuleOutput(lengths, capsules, reconstruction)
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        indices: int | list[int] | None = None,
+        intermediates_only: bool = False,
+    ) -> tuple[CapsuleOutput, list[Intermediate]] | list[Intermediate]:
+        """The output and every layer of capsules on the way, primary first: name, capsules, coupling, x.
+
+        indices chooses layers, or how many of the last ones.
+
+        >>> output, layers = model.forward_intermediates(images)
+        >>> layers[-1].name, layers[-1].coupling.shape
+        ('caps2', torch.Size([2, 10, 32]))
+        """
+        output, found = intermediates(self, images, labels)
+        return chosen(found, indices) if intermediates_only else (output, chosen(found, indices))
 
     def encode(self, images: Tensor) -> Tensor:
         """The class capsules [B,K,E] of images [B,C,H,W]; nothing is reconstructed."""
@@ -191,6 +213,7 @@ class MoCapsNet(CapsuleNetwork):
         gradient: str | None = None,
         skip: str = "layer",
         backend: str = "auto",
+        decoder_width: int = 512,
         gamma: float = 0.9,
         memory: str = "reverse",
         arithmetic: str = "exact",
@@ -212,6 +235,7 @@ class MoCapsNet(CapsuleNetwork):
             gradient,
             skip,
             backend,
+            decoder_width,
         )
         self.config |= self.momentum
 
@@ -231,15 +255,29 @@ def network_class(name: str) -> type[Network]:
     return NETWORKS[name] if name in NETWORKS else getattr(import_module(ELSEWHERE[name]), name)
 
 
+def load_paper(folder: str | Path) -> CapsuleNetwork:
+    """load(), for those who need a trunk and a decoder: any network but the paper's three is refused."""
+    model = load(folder)
+    if not isinstance(model, CapsuleNetwork):
+        raise WrongArgument(
+            f"the network in {folder} must be one of {', '.join(NETWORKS)}, got {type(model).__name__}"
+        )
+    return model
+
+
 def load(folder: str | Path) -> Network:
-    """Load the network that a run folder, or any folder written by save(), holds.
+    """Load the network in a run folder, in any folder that save() wrote, or a pretrained one by its name.
 
     >>> model = mc.load("runs/20260101-120000-mocapsnet-mnist6k")
+    >>> model = mc.load("mnist-small")
     """
-    folder = Path(folder)
+    folder = resolve(folder)
     for name in ("config.json", WEIGHTS):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} holds no {name}: give a run folder, or one that save() wrote")
+            raise FileNotFoundError(
+                f"{folder} holds no {name}: give a run folder, one that save() wrote, "
+                f"or a name: {', '.join(manifest())}"
+            )
     try:
         config = json.loads((folder / "config.json").read_text())
         content = (folder / WEIGHTS).read_bytes()

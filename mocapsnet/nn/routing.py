@@ -12,23 +12,27 @@ from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.reversible import Fusible
 from mocapsnet.ops.arguments import at_least, one_of, positive
 from mocapsnet.ops.backend import FUSED, fused_rba, runnable
+from mocapsnet.ops.em.reference import em
 from mocapsnet.ops.momentum import ExactArithmetic
 from mocapsnet.ops.order import autocasting, one_image
+from mocapsnet.ops.rba.reference import rba
+from mocapsnet.ops.sda.reference import sda
 
 
 class Routing(NamedTuple):
-    """A routing as layers know it by name: its op, the op's options, its default gradient."""
+    """A routing as layers know it by name: its op, its reference, their options, its default gradient."""
 
     op: Callable[..., Tensor]
+    reference: Callable[..., tuple[Tensor, Tensor]]
     options: dict[str, Any]
     gradient: str
 
 
 ROUTINGS = {
-    "rba": Routing(ops.rba, {}, "last"),
-    "leaky-rba": Routing(ops.rba, {"leaky": True}, "last"),
-    "sda": Routing(ops.sda, {}, "all"),
-    "em": Routing(ops.em, {}, "all"),
+    "rba": Routing(ops.rba, rba, {}, "last"),
+    "leaky-rba": Routing(ops.rba, rba, {"leaky": True}, "last"),
+    "sda": Routing(ops.sda, sda, {}, "all"),
+    "em": Routing(ops.em, em, {}, "all"),
 }
 
 
@@ -113,6 +117,11 @@ class CapsLayer(Fusible):
         options = arithmetic, self.iterations, self.routing == "leaky-rba", autocasting(x.device.type)
         weights = [weight for layer in alike for weight in (layer.W, layer.bias)]
         return lambda x, velocity: Momentum.apply(x, velocity, *options, *weights)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def coupling(self, u: Tensor) -> Tensor:
+        """The last coupling c [B,J,I] that u [B,I,D] is routed with, by the routing's reference."""
+        return ROUTINGS[self.routing].reference(u, **self.arguments())[1]
 
     def extra_repr(self) -> str:
         """Sizes and routing, for print(model)."""

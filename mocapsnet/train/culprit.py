@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mocapsnet.errors import NotFinite, OutOfRange
+from mocapsnet.nn.watch import watching
 
 
 @contextmanager
@@ -79,18 +80,10 @@ def first_bad_module(model: nn.Module, *inputs: Tensor) -> str | None:
     """The first module, in the order they run, whose output is not finite."""
     bad: list[str] = []
 
-    def watch(name: str, module: nn.Module) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            if not finite(output):
-                bad.append(name)
+    def see(name: str, _: nn.Module, __: Any, output: Any) -> None:
+        if not finite(output):
+            bad.append(name)
 
-        return module.register_forward_hook(hook)
-
-    hooks = [watch(name, module) for name, module in model.named_modules() if name]
-    try:
-        with suppress(OutOfRange):
-            model(*inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with watching(model, see), suppress(OutOfRange):
+        model(*inputs)
     return bad[0] if bad else None

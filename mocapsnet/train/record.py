@@ -18,7 +18,9 @@ from torch import nn
 
 import mocapsnet
 from mocapsnet.errors import BrokenFile
+from mocapsnet.nn.base import Network
 from mocapsnet.nn.network import load, network_class
+from mocapsnet.nn.pretrained import resolve
 from mocapsnet.train.settings import Model, Settings
 from mocapsnet.train.state import Row
 from mocapsnet.writing import write
@@ -66,9 +68,9 @@ def write_run(
     write(folder / "run.json", (json.dumps(run, indent=2) + "\n").encode())
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """Read run.json; a missing or broken one is named."""
-    path = folder / "run.json"
+def read_run(folder: str | Path) -> dict[str, Any]:
+    """Read run.json of a run, or of a pretrained network by name; a missing or broken one is named."""
+    path = resolve(folder) / "run.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no run.json: give the folder of a finished run")
     try:
@@ -79,6 +81,14 @@ def read_run(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BrokenFile(f"{path} is not a run's record: {error!r}") from error
     return run
+
+
+def class_names(folder: str | Path, model: Network) -> list[str]:
+    """The names of the classes that a run's network tells apart."""
+    names, classes = read_run(folder)["config"]["class_names"], model.config["classes"]
+    if len(names) != classes:
+        raise BrokenFile(f"{folder} names {len(names)} classes, its network has {classes}")
+    return names
 
 
 def finished(folder: Path, config: dict[str, Any]) -> float | None:

@@ -64,6 +64,7 @@ class Settings:
         gradient: Through the last routing iteration or through all; null is the routing's default.
         skip: A residual block's rule, per layer (equation 2) or per block (figure 2).
         backend: Which implementation of the routing runs.
+        decoder_width: Of the decoder's first hidden layer; the second is twice as wide.
         gamma: The momentum term.
         memory: What a momentum trunk keeps for the backward pass: its last state, each layer's input, or all.
         arithmetic: What a momentum trunk computes its state in: integers that invert exactly, or floats.
@@ -118,6 +119,7 @@ class Settings:
     gradient: Literal["last", "all"] | None = None
     skip: Literal["layer", "block"] = "layer"
     backend: Literal["auto", "reference", "fused"] = "auto"
+    decoder_width: int = 512
     gamma: float = 0.9
     memory: Literal["reverse", "checkpoint", "store"] = "reverse"
     arithmetic: Literal["exact", "float"] = "exact"

@@ -89,6 +89,6 @@ def test_coupling_leaves_the_model_as_it_was(network):
     assert torch.is_grad_enabled()
     with pytest.raises(ValueError, match="images must be"):
         coupling(model, images[..., :5])
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert not any(module._forward_hooks for module in model.modules())
     assert torch.equal(model(images).lengths, before)
     assert all(parameter.grad is None for parameter in model.parameters())

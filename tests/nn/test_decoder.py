@@ -40,12 +40,17 @@ def test_the_gradient_reaches_the_kept_capsules_alone(labels):
     assert torch.equal(capsules.grad, expected)
 
 
+@pytest.mark.parametrize("width", [512, 7])
 @pytest.mark.parametrize("image_shape", [(1, 5, 7), (3, 2, 2), (4, 1, 1)], ids=str)
-def test_the_decoder_is_three_layers_ending_in_a_sigmoid(image_shape):
-    decoder, capsules = Decoder(3, 2, image_shape), torch.randn(4, 3, 2)
+def test_the_decoder_is_three_layers_ending_in_a_sigmoid(image_shape, width):
+    decoder, capsules = Decoder(3, 2, image_shape, width), torch.randn(4, 3, 2)
     first, second, third = decoder.layers[0], decoder.layers[2], decoder.layers[4]
     hidden = (capsules.reshape(4, 6) @ first.weight.T + first.bias).clamp(min=0)
     hidden = (hidden @ second.weight.T + second.bias).clamp(min=0)
     pixels = 1 / (1 + (-(hidden @ third.weight.T + third.bias)).exp())
-    assert (hidden.shape[1], first.out_features) == (1024, 512)
+    assert (hidden.shape[1], first.out_features) == (2 * width, width)
     assert_close(decoder(capsules), pixels.reshape(4, *image_shape))
+
+
+def test_the_decoder_is_as_wide_as_the_paper_s_unless_told():
+    assert Decoder(3, 2, (1, 5, 7)).layers[0].out_features == 512

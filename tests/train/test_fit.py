@@ -123,6 +123,14 @@ def test_every_routing_and_trunk_learns(digits, network, routing):
     assert max(losses) < 1.05 * losses[0]
 
 
+def test_a_weight_of_zero_leaves_the_decoder_as_it_was(digits, tmp_path):
+    model = small_network()
+    before = model.decoder.layers[0].weight.detach().clone()
+    run = mc.fit(model, digits, epochs=1, reconstruction_weight=0.0, device="cpu", output=tmp_path)
+    assert torch.equal(model.decoder.layers[0].weight, before)
+    assert json.loads((run.folder / "run.json").read_text())["config"]["reconstruction_weight"] == 0
+
+
 def test_an_epoch_visits_every_image_once_in_an_order_of_seed_and_epoch_alone():
     def order(seed, epoch):
         return torch.cat([indices for indices, _ in batches(103, 10, seed, epoch)])

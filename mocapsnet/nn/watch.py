@@ -1,0 +1,69 @@
+"""Looking inside a network while it runs: the one way for whoever wants to see more than its output."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from mocapsnet.nn.routing import CapsLayer
+
+# A module's name, the module, its arguments and what it gives.
+See = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
+
+
+class Intermediate(NamedTuple):
+    """A layer of capsules as one forward pass left it."""
+
+    name: str
+    """Of the module: primary, caps1, trunk.layers.0, …, caps2."""
+    capsules: Tensor
+    """[B,J,E]: what the layer gives; f(x_n) in a trunk."""
+    coupling: Tensor | None
+    """[B,J,I]: how much of each capsule below goes to each one here; None for primary capsules."""
+    x: Tensor
+    """[B,J,E]: the state after the layer, as the next one is given it."""
+
+
+@contextmanager
+def watching(model: nn.Module, see: See) -> Iterator[None]:
+    """Tell a function of every module below a model, in the order in which they end."""
+
+    def watch(name: str, module: nn.Module) -> Any:
+        return module.register_forward_hook(lambda _, given, gave: see(name, module, given, gave))
+
+    hooks = [watch(name, module) for name, module in model.named_modules() if name]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def intermediates(
+    model: nn.Module, images: Tensor, labels: Tensor | None = None
+) -> tuple[Any, list[Intermediate]]:
+    """What a capsule network returns, and every layer of capsules on the way."""
+    found: list[Intermediate] = []
+    states: list[Tensor] = []
+
+    def see(name: str, module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
+        if isinstance(module, CapsLayer):
+            states.append(given[0])
+            found.append(Intermediate(name, gave, module.coupling(given[0]), gave))
+        elif name == "primary":
+            found.append(Intermediate(name, gave, None, gave))
+
+    with watching(model, see):
+        output = model(images, labels)
+    # What a layer leaves is what the next one is given: nothing here depends on the kind of the trunk.
+    for n in range(1, len(found) - 1):
+        found[n] = found[n]._replace(x=states[n])
+    return output, found
+
+
+def chosen(found: list[Intermediate], indices: int | list[int] | None) -> list[Intermediate]:
+    """All, the last so many, or those at the indices."""
+    if indices is None:
+        return found
+    return found[-indices:] if isinstance(indices, int) else [found[n] for n in indices]
