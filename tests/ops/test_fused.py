@@ -233,3 +233,17 @@ def test_the_driver_walks_where_the_fused_function_must_not(change):
     sequence.layers[0].forward = lambda x, forward=sequence.layers[0].forward: calls.append(1) or forward(x)
     sequence(x).sum().backward()
     assert calls
+
+
+def test_a_second_derivative_is_refused_and_not_wrong(regime):
+    inputs = leaves((2, 3, 5, 4, 4))
+    (first,) = torch.autograd.grad(fused.rba(*inputs).square().sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        first.sum().backward()
+
+
+def test_a_second_derivative_of_a_fused_sequence_is_refused():
+    x = torch.randn(2, 5, 4, device=DEVICE, requires_grad=True)
+    (first,) = torch.autograd.grad(momentum("fused", 2, 0.9)(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()

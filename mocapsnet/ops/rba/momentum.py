@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from mocapsnet.ops.momentum import X_BITS, ExactArithmetic, State, from_bytes, moved, shifted, to_float
 from mocapsnet.ops.order import power
@@ -53,6 +54,7 @@ class Momentum(torch.autograd.Function):
         return to_float(grid, x.dtype), speed, reached
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gx: Tensor | None, gv: Tensor | None, _: None) -> tuple[Any, ...]:
         """Gradients of x, of the velocity and of all weights."""
         grid, word, *kept = ctx.saved_tensors
