@@ -19,16 +19,15 @@ from mocapsnet.ops.arguments import one_of
 from mocapsnet.ops.momentum import RANGE, Arithmetic, ExactArithmetic, FloatArithmetic
 
 Walk = Callable[[Tensor, Tensor | None, Any, Any], tuple[Tensor, Tensor]]
+Through = Callable[[Tensor, Tensor, ExactArithmetic], tuple[Tensor, Tensor, Tensor]]
 
 
 class Fusible(nn.Module, ABC):
     """A layer that may know a faster way through a sequence of its kind."""
 
     @abstractmethod
-    def through(
-        self, layers: Sequence[nn.Module], x: Tensor, arithmetic: ExactArithmetic
-    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None:
-        """A function of states like x and a velocity that gives x, the velocity and max |x| after the layers.
+    def through(self, layers: Sequence[nn.Module], x: Tensor) -> Through | None:
+        """A function from states like x and a velocity to x, the velocity and max |x| after the layers.
 
         None where there is no faster way.
         """
@@ -126,18 +125,20 @@ class MomentumSequence(nn.Module):
     def fused(self, x: Tensor, further: bool = False) -> Walk | None:
         """The sequence as its layers do it faster, if they do, and nobody looks in between."""
         first = self.layers[0] if len(self.layers) else None
-        arithmetic = self.make_arithmetic(x)
-        if not isinstance(first, Fusible) or not isinstance(arithmetic, ExactArithmetic):
+        if not isinstance(first, Fusible) or self.arithmetic == "float" or self.gamma == 0:
             return None
         if further or self.check or (self.memory != "reverse" and torch.is_grad_enabled()):
             return None
-        if traced(x) or forward_ad._current_level >= 0 or any(map(watched, self.layers)):
+        if traced(x) or forward_ad._current_level >= 0:
             return None
-        if (through := first.through(list(self.layers), x, arithmetic)) is None:
+        through = first.through(list(self.layers), x)
+        if through is None or any(map(watched, self.layers)):
             return None
 
         def walk(x: Tensor, velocity: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-            x, velocity, peak = through(x, torch.zeros_like(x) if velocity is None else velocity)
+            velocity = torch.zeros_like(x) if velocity is None else velocity
+            exact = ExactArithmetic(self.gamma, len(self.layers), x.dtype)
+            x, velocity, peak = through(x, velocity, exact)
             return self.within_range(peak, x, velocity)
 
         return walk
@@ -250,8 +251,8 @@ def traced(x: Tensor) -> bool:
 
 
 def watched(layer: nn.Module) -> bool:
-    """Whether hooks wait for a call of this layer or of a part of it."""
-    return any(
+    """Whether hooks, or another forward, wait for a call of this layer or of a part of it."""
+    return "forward" in vars(layer) or any(
         hooks
         for module in layer.modules()
         for hooks in (

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from mocapsnet import ops
 from mocapsnet.errors import WrongArgument
-from mocapsnet.nn.reversible import Fusible
+from mocapsnet.nn.reversible import Fusible, Through
 from mocapsnet.ops.arguments import at_least, one_of, positive
 from mocapsnet.ops.backend import FUSED, fused_rba, runnable
 from mocapsnet.ops.em.reference import em
-from mocapsnet.ops.momentum import ExactArithmetic
 from mocapsnet.ops.order import autocasting, one_image
 from mocapsnet.ops.rba.reference import rba
 from mocapsnet.ops.sda.reference import sda
@@ -100,23 +99,30 @@ class CapsLayer(Fusible):
         """Route u [B,I,D] to v [B,J,E]."""
         return ROUTINGS[self.routing].op(u, **self.arguments(), backend=self.backend)
 
-    def through(
-        self, layers: Sequence[nn.Module], x: Tensor, arithmetic: ExactArithmetic
-    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None:
+    def through(self, layers: Sequence[nn.Module], x: Tensor) -> Through | None:
         """Layers like this one in one fused function, where that can run."""
-        J, I, E, _ = self.W.shape  # noqa: E741
-        if self.routing not in FUSED or x.dtype != torch.float32 or not one_image(I, J, E):
+        J, I, E, D = self.W.shape  # noqa: E741
+        # Anything else is for the layers themselves to compute, or to refuse.
+        if self.routing not in FUSED or x.shape != (len(x), I, D) or (I, D) != (J, E) or not len(x):
             return None
-        alike = [layer for layer in layers if isinstance(layer, CapsLayer) and repr(layer) == repr(self)]
-        if len(alike) < len(layers) or len({layer.backend for layer in alike}) > 1:
+        if {x.dtype, self.W.dtype} != {torch.float32} or not one_image(I, J, E):
             return None
         if fused_rba(x, self.W, self.gradient, self.backend) is None:
             return None
+        alike = [layer for layer in layers if isinstance(layer, CapsLayer) and layer.kind() == self.kind()]
+        if len(alike) < len(layers):
+            return None
         from mocapsnet.ops.rba.momentum import Momentum
 
-        options = arithmetic, self.iterations, self.routing == "leaky-rba", autocasting(x.device.type)
+        options = self.iterations, self.routing == "leaky-rba", autocasting(x.device.type)
         weights = [weight for layer in alike for weight in (layer.W, layer.bias)]
-        return lambda x, velocity: Momentum.apply(x, velocity, *options, *weights)  # type: ignore[no-untyped-call]
+        return lambda *state: Momentum.apply(*state, *options, *weights)  # type: ignore[no-untyped-call]
+
+    def kind(self) -> tuple[Any, ...]:
+        """What layers have in common that one program can run."""
+        W = self.W
+        told = self.routing, self.iterations, self.gradient, self.backend
+        return type(self), W.shape, W.dtype, W.device, *told
 
     @torch.no_grad()
     def coupling(self, u: Tensor) -> Tensor:

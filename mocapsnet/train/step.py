@@ -70,8 +70,7 @@ class Step:
     def __call__(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
         """Train on these images, augmented by the chance in offsets; steps are numbered from 1."""
         if not self.waits:
-            self.number.fill_(number)
-            self.unchecked[number] = indices, offsets
+            self.remember(indices, offsets, number)
         try:
             return self.compute(indices, offsets, number)
         except NotFinite:
@@ -79,6 +78,11 @@ class Step:
             if not self.waits:
                 self.check()
             raise
+
+    def remember(self, indices: Tensor, offsets: Tensor, number: int) -> None:
+        """Tell the device which step this is, and keep what check() may have to compute again."""
+        self.number.fill_(number)
+        self.unchecked[number] = indices, offsets
 
     def compute(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
         """The step itself."""
@@ -155,8 +159,7 @@ class GraphedStep(Step):
         step = self.captured[size]
         step.indices.copy_(indices)
         step.offsets.copy_(offsets)
-        self.number.fill_(number)
-        self.unchecked[number] = indices, offsets
+        self.remember(indices, offsets, number)
         step.graph.replay()
         return step.outcome
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import mocapsnet as mc
-from mocapsnet.errors import CannotRun
+from mocapsnet.errors import CannotRun, WrongArgument
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.ops import backend, order
 from mocapsnet.ops.rba import fused
@@ -221,18 +221,35 @@ def test_a_fused_sequence_comes_back_to_where_it_began():
         lambda sequence: sequence.layers[1].register_forward_hook(lambda *_: None),
         lambda sequence: setattr(sequence, "check", "raise"),
         lambda sequence: setattr(sequence, "memory", "store"),
+        lambda sequence: setattr(sequence, "arithmetic", "float"),
         lambda sequence: setattr(sequence.layers[1], "iterations", 2),
+        lambda sequence: setattr(sequence.layers[1], "forward", lambda x: x),
+        lambda sequence: sequence.layers[1].bfloat16(),
         lambda sequence: sequence.layers.append(nn.Identity()),
     ],
 )
 def test_the_driver_walks_where_the_fused_function_must_not(change):
-    sequence = momentum("fused", 2, 0.9)
+    sequence, x = momentum("fused", 2, 0.9), torch.randn(2, 5, 4, device=DEVICE, requires_grad=True)
+    assert sequence.fused(x) is not None
     change(sequence)
-    x = torch.randn(2, 5, 4, device=DEVICE, requires_grad=True)
-    calls = []
-    sequence.layers[0].forward = lambda x, forward=sequence.layers[0].forward: calls.append(1) or forward(x)
+    assert sequence.fused(x) is None
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4), (2, 5, 3), (5, 4), (2, 3, 5, 4)], ids=str)
+def test_a_state_that_does_not_fit_is_refused_as_by_the_layers(shape):
+    x = torch.randn(shape, device=DEVICE)
+    for name in ("fused", "reference"):
+        sequence = momentum(name, 2, 0.9)
+        with pytest.raises(WrongArgument, match=r"must be \[.*got shape"):
+            sequence(x)
+
+
+def test_an_empty_batch_goes_through_a_fused_sequence():
+    x = torch.randn(0, 5, 4, device=DEVICE, requires_grad=True)
+    sequence = momentum("fused", 2, 0.9)
     sequence(x).sum().backward()
-    assert calls
+    assert x.grad.shape == x.shape
+    assert not any(weight.grad.any() for weight in sequence.parameters())
 
 
 def test_a_second_derivative_is_refused_and_not_wrong(regime):

@@ -9,6 +9,11 @@ Sizes are padded to powers of two; what is padded is zero.
 import triton
 import triton.language as tl
 
+from mocapsnet.ops.momentum import X_BITS
+
+# What one unit of x's grid is worth.
+GRID = tl.constexpr(2.0**-X_BITS)
+
 
 @triton.jit
 def couple(b, real, LEAKY: tl.constexpr):
@@ -114,7 +119,7 @@ def image_forward(
 
 
 @triton.jit
-def pull(u, W, c, ds, du, i, e, j, I, E, J, ui, ud, wj, wi, we, wd, D: tl.constexpr):  # noqa: E741
+def pull(W, c, ds, du, i, e, j, I, E, J, wj, wi, we, wd, D: tl.constexpr):  # noqa: E741
     """∂u_i = Σ_j W_ijᵀ (c_ij ds_j) of one image: c [I,J], ds [E,J]; du points to a contiguous [I,D]."""
     i3, e3, j3 = i[:, None, None], e[None, :, None], j[None, None, :]
     real = (i3 < I) & (e3 < E) & (j3 < J)
@@ -157,7 +162,7 @@ def image_backward(
     pulled = unsquash(tl.load(s + at, real, 0.0), pulled, 0)
     tl.store(ds + n * E * J + e[:, None] * J + j[None, :], pulled, real)
     tl.store(c + (i[:, None] * B + n) * J + j[None, :], coupling, (i[:, None] < I) & (j[None, :] < J))
-    pull(u, W, coupling, pulled, du + n * I * D, i, e, j, I, E, J, ui, ud, wj, wi, we, wd, D)
+    pull(W, coupling, pulled, du + n * I * D, i, e, j, I, E, J, wj, wi, we, wd, D)
 
 
 @triton.jit
@@ -342,9 +347,7 @@ def momentum_layer(
     for d in tl.static_range(D):
         at = n * J * E + i3 * E + d
         moved = whole(tl.load(word + at, i3 < J, 0).to(tl.float32) * unit)
-        x_d = (tl.load(grid + at, i3 < J, 0) - back * moved).to(tl.int32).to(
-            tl.float32
-        ) * 2.384185791015625e-07
+        x_d = (tl.load(grid + at, i3 < J, 0) - back * moved).to(tl.int32).to(tl.float32) * GRID
         votes += x_d * tl.load(w_at + d * wd, real3, 0.0)
     e2, j2 = e[:, None], j[None, :]
     real, at = (e2 < E) & (j2 < J), n * J * E + j2 * E + e2
@@ -355,12 +358,12 @@ def momentum_layer(
     if back == 0:
         speed += added
         state += whole(speed.to(tl.float32) * unit)
-        reached = tl.max(tl.max(tl.abs(state).to(tl.float32), 1), 0) * 2.384185791015625e-07
+        reached = tl.max(tl.max(tl.abs(state).to(tl.float32), 1), 0) * GRID
         tl.store(peak + n, tl.maximum(tl.load(peak + n), reached))
     else:
         state -= whole(speed.to(tl.float32) * unit)
         speed -= added
-        tl.store(x + at, state.to(tl.int32).to(tl.float32) * 2.384185791015625e-07, real)
+        tl.store(x + at, state.to(tl.int32).to(tl.float32) * GRID, real)
         pulled = tl.load(gx + at, real, 0.0) + tl.load(gv + at, real, 0.0)
         tl.store(new_gv + at, gamma * pulled, real)
         pulled = unsquash(s, (1 - gamma) * pulled, 0)
