@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -134,14 +135,16 @@ class MomentumSequence(nn.Module):
         through = first.through(list(self.layers), x)
         if through is None or any(map(watched, self.layers)):
             return None
+        return partial(self.at_once, through)
 
-        def walk(x: Tensor, velocity: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-            velocity = torch.zeros_like(x) if velocity is None else velocity
-            exact = ExactArithmetic(self.gamma, len(self.layers), x.dtype)
-            x, velocity, peak = through(x, velocity, exact)
-            return self.within_range(peak, x, velocity)
-
-        return walk
+    # As torch.compiler.disable, which would import the compiler with this file, for seconds.
+    @_disable_dynamo
+    def at_once(self, through: Through, x: Tensor, velocity: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        """The sequence as one function."""
+        velocity = torch.zeros_like(x) if velocity is None else velocity
+        exact = ExactArithmetic(self.gamma, len(self.layers), x.dtype)
+        x, velocity, peak = through(x, velocity, exact)
+        return self.within_range(peak, x, velocity)
 
     def plain(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence as it is written; autograd keeps what it likes."""
@@ -154,7 +157,6 @@ class MomentumSequence(nn.Module):
             state = arithmetic.step(n, state, answer(layer, n, state.x, args, kwargs))
         return self.within_range(state.peak, state.x, state.velocity)
 
-    # As torch.compiler.disable, which would import the compiler with this file, for seconds.
     @_disable_dynamo
     def taped(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence with every layer to be computed again."""

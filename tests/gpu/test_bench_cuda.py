@@ -1,6 +1,7 @@
 """The benches on a CUDA GPU: graphs are compared before they are timed, and what they allocate is counted."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -44,6 +45,8 @@ def test_a_graphed_step_is_compared_and_counted(settings, precision):
 
 def test_the_data_set_is_in_no_peak(settings, monkeypatch):
     settings = replace(settings, depths=[1], networks=["capsnet"])
+    # cuDNN's choice among its algorithms, and with it the room they take, may be another one each time.
+    monkeypatch.setattr(step, "float32_products", partial(step.float32_products, tuned=False))
     few = {row.network: row.peak_bytes for row in step.bench_step(settings)}
     monkeypatch.setitem(networks.COUNTS, "mnist6k", (200_000, 1_000))
     many = {row.network: row.peak_bytes for row in step.bench_step(settings)}
