@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 
 from mocapsnet.errors import Irreproducible, WrongArgument
-from mocapsnet.train.step import WARM_UP, another_stream
+from mocapsnet.train.step import WARM_UP, another_stream, side_stream
 
 # So short a thing as a step on a GPU is timed as it is run: many in a row, and nobody waits in between.
 IN_A_ROW = {"cuda": 10}
@@ -88,7 +88,7 @@ def warm(function: Callable[[], T], device: torch.device, graphed: bool) -> Call
         for _ in range(WARM_UP):
             function()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side_stream()):
         given = function()
 
     def replay() -> T:

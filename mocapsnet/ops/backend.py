@@ -57,7 +57,7 @@ def fused_rba(u: Tensor, W: Tensor, gradient: str, backend: str) -> ModuleType |
         why = f"gradient must be 'last', got {gradient!r}"
     elif torch.promote_types(u.dtype, W.dtype) not in (torch.float32, torch.bfloat16, torch.float16):
         why = f"it computes in float32, and u and W are {u.dtype} and {W.dtype}"
-    elif not one_image(I, J, E) and power(J) * power(E) > TILE_COLUMNS:
+    elif not one_image(I, J, E) and max(16, power(J)) * power(E) > TILE_COLUMNS:
         why = f"J and E, rounded up to powers of two, must make at most {TILE_COLUMNS}, got {J} and {E}"
     elif forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
         why = "torch.func's transforms cannot look into it"

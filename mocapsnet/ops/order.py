@@ -34,9 +34,11 @@ def one_image(I: int, J: int, E: int) -> bool:  # noqa: E741
 
 
 def laid_out(W: Tensor) -> Tensor:
-    """The same W [J,I,E,D] in the order of memory that is read fastest: I D E J for small layers."""
+    """The same W [J,I,E,D] in the order that a GPU reads fastest: I D E J for small layers, else I E J D."""
     J, I, E, _ = W.shape  # noqa: E741
-    return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1) if one_image(I, J, E) else W.contiguous()
+    if one_image(I, J, E):
+        return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)
+    return W.permute(1, 2, 0, 3).contiguous().permute(2, 0, 1, 3)
 
 
 def tile(u: Tensor, X: Tensor, dtype: torch.dtype) -> int:

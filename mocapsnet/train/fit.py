@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -222,7 +223,16 @@ def train(
     augmentation = Augmentation(**{name: config[name] for name in Augmentation.__dataclass_fields__})
     objective = Objective(**{name: config[name] for name in Objective.__dataclass_fields__})
     step = make_step(
-        fabric, network, model, fabric_optimizer, train_set, graphed, augmentation, objective, average
+        fabric,
+        network,
+        model,
+        fabric_optimizer,
+        train_set,
+        graphed,
+        augmentation,
+        objective,
+        average,
+        config["compile"],
     )
 
     def crops(epoch: int) -> Tensor | None:
@@ -265,8 +275,9 @@ def train(
             check_weights(model, (epoch + 1) * steps)
             seconds = time.perf_counter() - started
             with average.applied((epoch + 1) * steps) if average else nullcontext():
-                validation_accuracy = accuracy(model, validation_set) if validation_set else None
-                test_accuracy = accuracy(model, test_set, crops(epoch), config["pad"])
+                found = partial(accuracy, model, precision=config["precision"])
+                validation_accuracy = found(validation_set) if validation_set else None
+                test_accuracy = found(test_set, crops(epoch), config["pad"])
             row = state.finish_epoch(validation_accuracy, test_accuracy, seconds)
             checkpoint.save(folder, state.state_dict())
             last_saved = time.perf_counter()
@@ -330,13 +341,18 @@ def batches(
     return zip(order.split(at_once), offsets.split(at_once), strict=True)
 
 
-def accuracy(model: Network, split: Split, offsets: Tensor | None = None, pad: int = 2) -> float:
+def accuracy(
+    model: Network, split: Split, offsets: Tensor | None = None, pad: int = 2, precision: str = "fp32"
+) -> float:
     """The fraction of images whose longest class capsule is the labelled one; offsets crop them first."""
-    return float((lengths_of(model, split.images, offsets, pad).argmax(1) == split.labels).double().mean())
+    lengths = lengths_of(model, split.images, offsets, pad, precision)
+    return float((lengths.argmax(1) == split.labels).double().mean())
 
 
 @torch.no_grad()
-def lengths_of(model: Network, images: Tensor, offsets: Tensor | None = None, pad: int = 2) -> Tensor:
+def lengths_of(
+    model: Network, images: Tensor, offsets: Tensor | None = None, pad: int = 2, precision: str = "fp32"
+) -> Tensor:
     """The lengths [N,K] that a model gives to images, uint8 [N,C,H,W], cropped at offsets where given."""
     was_training = model.training
     model.eval()
@@ -345,7 +361,8 @@ def lengths_of(model: Network, images: Tensor, offsets: Tensor | None = None, pa
         images = crop(images, offsets, pad)
     # What is compiled for training runs eagerly: every other size of batch would be compiled anew.
     stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
-    with stance, float32_products(tf32=False, tuned=False):
+    rounded = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
+    with stance, rounded, float32_products(tf32=precision != "fp32", tuned=False):
         parts = normalise.centre(images).split(min(TEST_BATCH[images.device.type], model.at_once))
         found = [model.lengths(normalise(to_pixels(part))) for part in parts]
     model.train(was_training)

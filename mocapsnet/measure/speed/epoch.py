@@ -30,7 +30,7 @@ class EpochRow(NamedTuple):
     train_seconds: float
     """The order and crops drawn, every step, and the check that all of it is finite."""
     evaluation_seconds: float
-    """Every test image classified in float32."""
+    """Every test image classified, in the precision of training."""
     total_seconds: float
     """Since the first epoch began; no checkpoint is written and nothing drawn."""
     images_per_second: float
@@ -73,7 +73,7 @@ def epochs_of(
         for indices, offsets in [first, last] * (WARM_UP + 1):
             trained.step(indices, offsets, 1)
         trained.step.check()
-        accuracy(model, test_set)
+        accuracy(model, test_set, precision=way.precision)
         trained.restart()
         begun = time.perf_counter()
         for epoch in range(settings.epochs):
@@ -85,7 +85,7 @@ def epochs_of(
             trained.step.check()
             check_weights(model, state.step)
             between = time.perf_counter()
-            found = accuracy(model, test_set)
+            found = accuracy(model, test_set, precision=way.precision)
             ended = time.perf_counter()
             yield state.finish_epoch(None, found, between - started), ended - between, ended - begun
 

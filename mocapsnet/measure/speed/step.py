@@ -12,7 +12,6 @@ from torch import Tensor
 
 from mocapsnet.data import Split
 from mocapsnet.data.augment import PAD, crop, standardise, to_pixels
-from mocapsnet.losses import capsule_loss
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.naive import Naive
 from mocapsnet.measure.speed.networks import (
@@ -89,7 +88,9 @@ class Trained:
         network, self.optimizer = self.fabric.setup(model, adam)
         arguments = (self.fabric, network, model, self.optimizer, data)
         self.step = (
-            Step(*arguments) if isinstance(model, Naive) else make_step(*arguments, how.graph == "auto")
+            Step(*arguments)
+            if isinstance(model, Naive)
+            else make_step(*arguments, how.graph == "auto", compile=how.compile)
         )
         # On the host, so that no peak holds them.
         self.start = [weight.detach().to("cpu", copy=True) for weight in model.parameters()]
@@ -122,7 +123,7 @@ class Trained:
         def function() -> None:
             self.optimizer.zero_grad()
             with float32_products(self.how.precision != "fp32"):
-                self.fabric.backward(capsule_loss(self.step.network(images, labels), labels, pixels))
+                self.fabric.backward(self.step.loss(self.step.network(images, labels), labels, pixels))
 
         return function
 

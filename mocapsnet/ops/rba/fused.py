@@ -9,10 +9,10 @@ from mocapsnet.ops import order
 from mocapsnet.ops.order import one_image, power
 from mocapsnet.ops.rba import kernels
 
-# Images and input capsules of a program of tile_backward.
-BACK = {"BB": 64, "IB": 8, "num_warps": 4, "num_stages": 2}
-# Programs that keep the chip busy: its multiprocessors.
-PROGRAMS = 132
+# Images of a program of tile_forward: as many as a warp has columns.
+IMAGES = 8
+# Programs that keep the chip busy: its multiprocessors, and as many times what each holds.
+PROGRAMS, HELD = 132, 8
 
 
 def rba(
@@ -23,23 +23,26 @@ def rba(
     leaky: bool = False,
 ) -> Tensor:
     """What reference.rba gives for gradient="last": capsules v [B,J,E]."""
-    v: Tensor = route(u, W, bias, iterations, leaky, order.autocasting(u.device.type))[0]
+    # Triton's interpreter has no bfloat16 to trust.
+    rounded = u.is_cuda and order.autocasting("cuda")
+    v: Tensor = route(u, W, bias, iterations, leaky, rounded)[0]
     return v.to(order.output_dtype(u, W))
 
 
 def gradients(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for ∂u and ∂W; where W may have any order in memory, ∂W has the same."""
-    (_, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    kept = torch.preserve_format if one_image(I, J, E) else torch.contiguous_format
-    float32 = torch.float32
-    return u.new_empty(u.shape, dtype=float32), torch.empty_like(W, dtype=float32, memory_format=kept)
+    """Room for ∂u and ∂W; with tiles, ∂W lies in memory as they write it, else as W does."""
+    (_, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    du = u.new_empty(u.shape, dtype=torch.float32)
+    if one_image(I, J, E):
+        return du, torch.empty_like(W, dtype=torch.float32)
+    return du, W.new_empty((I, E, J, D), dtype=torch.float32).permute(2, 0, 1, 3)
 
 
 @torch.library.custom_op("mocapsnet::rba", mutates_args=())
 def route(
     u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; with tiles, norm [2,B,I]."""
+    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; with tiles, c [I,J,B]."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, s = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(2))
     so_far = torch.zeros_like(s)
@@ -53,43 +56,54 @@ def route(
             D=D, IP=power(I), **sizes, ITERATIONS=iterations, LEAKY=leaky, BIASED=biased, num_warps=8,
         )  # fmt: skip
         return v, s, so_far, u.new_empty(0)
-    u, W = u.contiguous(), W.contiguous()
-    columns = sizes["EP"] * sizes["JP"]
-    images = max(16, min(64, 8192 // columns))
-    tiles = -(-B // images)
-    size = -(-I * tiles // PROGRAMS)
+    u, W = u.contiguous(), matrices(W, rounded)
+    tiles = -(-B // IMAGES)
+    size = -(-I * tiles // (PROGRAMS * HELD))
     count = -(-I // size)
-    parts, norm = (u.new_empty(shape, dtype=torch.float32) for shape in ((count, B, J, E), (2, B, I)))
-    # The first coupling is uniform, so that the first sum is one dense product over i and d.
-    with order.as_written(u.device.type):
-        first = u.view(B, I * D).float() @ W.permute(1, 3, 0, 2).reshape(I * D, J * E).float()
+    parts, c = u.new_empty((count, B, J, E), dtype=torch.float32), coupling(u, J, rounded)
+    sizes = tile_sizes(D, E, J)
     for n in range(iterations):
-        if n:
-            kernels.tile_forward[(tiles, count)](
-                u, W, so_far, norm, parts, B, I, E, J, *W.stride()[:3], size,
-                D=D, DK=max(16, power(D)), **sizes, BB=images, LEAKY=leaky,
-                PRECISION="bf16" if rounded else "ieee", num_warps=8, num_stages=3 if columns <= 512 else 2,
-            )  # fmt: skip
+        # The first coupling is uniform.
+        kernels.tile_forward[(tiles * count,)](
+            u, W, so_far, c, parts, B, I, size, count,
+            **sizes, NB=IMAGES, FIRST=n == 0, LAST=n == iterations - 1, LEAKY=leaky,
+            PRECISION="bf16" if rounded else "ieee",
+            num_warps=max(1, sizes["EP"] * sizes["JP"] // 256), num_stages=3,
+        )  # fmt: skip
         kernels.finish[(B,)](
-            parts if n else first, offset, so_far, s, v, B, J * E, E, count if n else 1, 1.0 if n else share,
-            **sizes, BIASED=biased, LAST=n == iterations - 1,
+            parts, offset, so_far, s, v, B, J * E, E, count, share if n == 0 else 1.0,
+            EP=sizes["EP"], JP=sizes["JP"], BIASED=biased, LAST=n == iterations - 1,
         )  # fmt: skip
     if iterations == 1:
-        norm[0], norm[1] = 0.0, share
-    return v, s, so_far, norm
+        c.fill_(share)
+    return v, s, so_far, c
+
+
+def matrices(W: Tensor, rounded: bool) -> Tensor:
+    """W as tiles read it, [I,E,J,D]: of a W that lies so in memory, no more than a cast."""
+    return W.permute(1, 2, 0, 3).to(torch.bfloat16 if rounded else torch.float32).contiguous()
+
+
+def coupling(u: Tensor, J: int, rounded: bool) -> Tensor:
+    """Room for the last coupling c [I,J,B] of many input capsules."""
+    return u.new_empty((u.shape[1], J, len(u)), dtype=torch.bfloat16 if rounded else torch.float32)
+
+
+def tile_sizes(D: int, E: int, J: int) -> dict[str, int]:
+    """The sizes of a tile of votes, padded as its products need it."""
+    return {"E": E, "J": J, "D": D, "EP": power(E), "JP": max(16, power(J)), "DP": max(16, power(D))}
 
 
 @torch.library.custom_op("mocapsnet::rba_backward", mutates_args=())
 def unroute(
-    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, norm: Tensor, leaky: bool, rounded: bool
+    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, c: Tensor, leaky: bool, rounded: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of u, W and the bias through the last iteration, its coupling held constant."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     du, dW = gradients(u, W)
     if B == 0:
         return du, dW.zero_(), W.new_zeros((J, E), dtype=torch.float32)
-    u, W = u.contiguous(), W if W.stride() == dW.stride() else W.contiguous()
-    ds, sizes = torch.empty_like(s), {"EP": power(E), "JP": power(J)}
+    u, ds, sizes = u.contiguous(), torch.empty_like(s), {"EP": power(E), "JP": power(J)}
     if one_image(I, J, E):
         c = u.new_empty((I, B, J), dtype=torch.float32)
         kernels.image_backward[(B,)](
@@ -98,11 +112,16 @@ def unroute(
         )  # fmt: skip
         return du, *weight_gradients(u, W, c, ds, rounded)
     kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes)
-    kernels.tile_backward[(-(-I // BACK["IB"]),)](
-        u, W, so_far, ds, norm, du, dW, B, I, E, J, *W.stride()[:3],
-        D=D, DP=power(D), EK=max(16, power(E)), PRECISION="tf32" if rounded else "ieee", **BACK,
+    dbias, ds = ds.sum(0), ds.to(c.dtype)
+    W, padded = matrices(W, rounded), tile_sizes(D, E, J)
+    images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))
+    size = -(-I // PROGRAMS)
+    kernels.tile_backward[(-(-I // size),)](
+        u, W, c, ds, du, dW.permute(1, 2, 0, 3), B, I, size,
+        **padded, BB=images, ONE=images >= B, PRECISION="bf16" if rounded else "ieee",
+        num_warps=8, num_stages=2,
     )  # fmt: skip
-    return du, dW, ds.sum(0)
+    return du, dW, dbias
 
 
 def weight_gradients(u: Tensor, W: Tensor, c: Tensor, ds: Tensor, rounded: bool) -> tuple[Tensor, Tensor]:
@@ -123,13 +142,13 @@ def _(
     u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool
 ) -> tuple[Tensor, ...]:
     (B, _, _), (J, _, E, _) = u.shape, W.shape
-    norm = (0,) if one_image(u.shape[1], J, E) else (2, *u.shape[:2])
-    return tuple(u.new_empty(shape, dtype=torch.float32) for shape in (*[(B, J, E)] * 3, norm))
+    v, s, so_far = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(3))
+    return v, s, so_far, u.new_empty(0) if one_image(u.shape[1], J, E) else coupling(u, J, rounded)
 
 
 @unroute.register_fake
 def _(
-    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, norm: Tensor, leaky: bool, rounded: bool
+    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, c: Tensor, leaky: bool, rounded: bool
 ) -> tuple[Tensor, ...]:
     return *gradients(u, W), W.new_empty((W.shape[0], W.shape[2]), dtype=torch.float32)
 
@@ -144,10 +163,10 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
 
 def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     """Gradients in the dtypes of what they belong to."""
-    u, W, s, so_far, norm = ctx.saved_tensors
+    u, W, s, so_far, c = ctx.saved_tensors
     if dv is None:
         return (None,) * 6
-    du, dW, dbias = unroute(dv, u, W, s, so_far, norm, ctx.leaky, ctx.rounded)
+    du, dW, dbias = unroute(dv, u, W, s, so_far, c, ctx.leaky, ctx.rounded)
     return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and dbias.to(ctx.bias_dtype), None, None, None
 
 

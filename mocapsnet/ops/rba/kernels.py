@@ -16,17 +16,17 @@ GRID = tl.constexpr(2.0**-X_BITS)
 
 
 @triton.jit
-def couple(b, real, LEAKY: tl.constexpr):
-    """c = softmax over j of the logits b [N,J]; also, what it subtracts from b, and then multiplies with.
+def couple(b, real, LEAKY: tl.constexpr, AXIS: tl.constexpr = 1):
+    """c = softmax over j of the logits b [N,J], or [J,N]; also, what it subtracts, and then multiplies with.
 
     Leaky: a zero logit joins in and its share is dropped.
     """
     b = tl.where(real, b, float("-inf"))
-    top = tl.max(b, 1, keep_dims=True)
+    top = tl.max(b, AXIS, keep_dims=True)
     if LEAKY:
         top = tl.maximum(top, 0.0)
     p = tl.exp(b - top)
-    total = tl.sum(p, 1, keep_dims=True)
+    total = tl.sum(p, AXIS, keep_dims=True)
     if LEAKY:
         total += tl.exp(-top)
     total = 1 / total
@@ -199,35 +199,41 @@ def weights_backward(
 
 @triton.jit
 def tile_forward(
-    u, W, so_far, norm, parts,
-    B, I, E, J, wj, wi, we, size,  # noqa: E741
-    D: tl.constexpr, DK: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr,
-    LEAKY: tl.constexpr, PRECISION: tl.constexpr,
+    u, W, so_far, c, parts,
+    B, I, size, count,  # noqa: E741
+    E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
+    NB: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Many input capsules: Σ_i c_ij û_{j|i} of some images over `size` capsules i, one part of s [B,J,E].
+    """Many input capsules: Σ_i c_ij û_{j|i} of NB images over `size` capsules i, one part of s [B,J,E].
 
-    Of the coupling c_ij = n_i e^(b_ij - m_i), m and n are left in norm [2,B,I] for the way back.
+    W is [I,E,J,D]. At first the coupling is one; at last it is left in c [I,J,B] for the way back. Rows of a
+    product are (e,j): all e of a j lie in one thread then, and all j in one warp.
     """
-    b = tl.program_id(0).to(tl.int64) * BB + tl.arange(0, BB)
-    start = tl.program_id(1) * size
-    n, d = tl.arange(0, JP * EP), tl.arange(0, DK)
-    real = (n // EP < J) & (n % EP < E)
-    at = b[:, None] * J * E + ((n // EP) * E + n % EP)[None, :]
-    here = (b[:, None] < B) & real[None, :]
-    sums = tl.reshape(tl.load(so_far + at, here, 0.0), [BB, JP, EP])
-    total = tl.zeros([BB, JP, EP], tl.float32)
-    u_at, w_at = b[:, None] * I * D + d[None, :], ((n // EP) * wj + (n % EP) * we)[:, None] + d[None, :]
-    some, matrix = (b[:, None] < B) & (d[None, :] < D), real[:, None] & (d[None, :] < D)
+    # Programs that run side by side on a multiprocessor take the same capsules i.
+    some, b = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * NB + tl.arange(0, NB)
+    d, jj = tl.arange(0, DP), tl.arange(0, JP)[:, None]
+    e, j = tl.arange(0, EP * JP) // JP, tl.arange(0, EP * JP) % JP
+    real = (e < E) & (j < J)
+    at, here = b[None, :] * J * E + (j * E + e)[:, None], real[:, None] & (b[None, :] < B)
+    u_at, each = b[None, :] * I * D + d[:, None], (b[None, :] < B) & (d[:, None] < D)
+    w_at, matrix = ((e * J + j) * D)[:, None] + d[None, :], real[:, None] & (d[None, :] < D)
+    if not FIRST:
+        sums = tl.reshape(tl.load(so_far + at, here, 0.0), [EP, JP, NB])
+    total = tl.zeros([EP, JP, NB], tl.float32)
+    start = some.to(tl.int64) * size
     for i in range(start, tl.minimum(start + size, I)):
-        u_i = tl.load(u + u_at + i * D, some, 0.0).to(tl.float32)
-        w_i = tl.load(W + w_at + i * wi, matrix, 0.0).to(tl.float32)
-        votes = tl.reshape(product(u_i, tl.trans(w_i), PRECISION), [BB, JP, EP])
-        c, top, scale = couple(tl.sum(votes * sums, 2), tl.arange(0, JP)[None, :] < J, LEAKY)
-        tl.store(norm + b[:, None] * I + i, top, b[:, None] < B)
-        tl.store(norm + (B + b[:, None]) * I + i, scale, b[:, None] < B)
-        total += votes * c[:, :, None]
-    part = parts + tl.program_id(1).to(tl.int64) * B * J * E
-    tl.store(part + at, tl.reshape(total, [BB, JP * EP]), here)
+        u_i = tl.load(u + u_at + i * D, each, 0.0).to(tl.float32)
+        w_i = tl.load(W + w_at + i * (E * J * D), matrix, 0.0, cache_modifier=".ca")
+        votes = tl.reshape(product(w_i, u_i, PRECISION), [EP, JP, NB])
+        if FIRST:
+            total += votes
+        else:
+            c_i, _, _ = couple(tl.sum(votes * sums, 0), jj < J, LEAKY, 0)
+            if LAST:
+                tl.store(c + (i * J + jj) * B + b[None, :], c_i, (jj < J) & (b[None, :] < B))
+            total += votes * c_i[None, :, :]
+    part = parts + some.to(tl.int64) * B * J * E
+    tl.store(part + at, tl.reshape(total, [EP * JP, NB]), here)
 
 
 @triton.jit
@@ -242,8 +248,10 @@ def finish(
     at = j * E + e
     real = (at < size) & (e < E)
     total = tl.zeros([JP, EP], tl.float32)
-    for part in range(count):
-        total += tl.load(parts + (part * B + n) * size + at, real, 0.0)
+    for first in range(0, count, 8):
+        part = first + tl.arange(0, 8)[:, None, None]
+        some = tl.load(parts + (part * B + n) * size + at[None], (part < count) & real[None], 0.0)
+        total += tl.sum(some, 0)
     total *= share
     if BIASED:
         total += tl.load(bias + at, real, 0.0).to(tl.float32)
@@ -267,55 +275,44 @@ def pull_squash(dv, s, ds, size, E, vb, vj, ve, JP: tl.constexpr, EP: tl.constex
 
 
 @triton.jit
-def agreement(
-    so_far, w_j, u_t, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, PRECISION: tl.constexpr
-):
-    """b_ij = û_{j|i} · so_far_j = u_i · (W_ijᵀ so_far_j): so_far_j [B,E], W_j [E,I·D], u [B,I·D] -> [B,I]."""
-    q = product(so_far, w_j, PRECISION)
-    return tl.sum(tl.reshape(q * u_t, [BB, IB, DP]), 2)
-
-
-@triton.jit
-def spread(c, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
-    """c [B,I] repeated for every d, [B,I·D]."""
-    return tl.reshape(tl.broadcast_to(c[:, :, None], [BB, IB, DP]), [BB, IB * DP])
-
-
-@triton.jit
 def tile_backward(
-    u, W, so_far, ds, norm, du, dW,
-    B, I, E, J, wj, wi, we,  # noqa: E741
-    D: tl.constexpr, DP: tl.constexpr, EK: tl.constexpr, IB: tl.constexpr, BB: tl.constexpr,
-    PRECISION: tl.constexpr,
+    u, W, c, ds, du, dW,
+    B, I, size,  # noqa: E741
+    E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
+    BB: tl.constexpr, ONE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Many input capsules: ∂u_i and ∂W_i of some i; the coupling is computed anew, with norm [2,B,I]."""
-    n, k = tl.arange(0, IB * DP), tl.arange(0, EK)
-    i, d = tl.program_id(0) * IB + n // DP, n % DP
-    some = tl.program_id(0) * IB + tl.arange(0, IB)
-    real = (i < I) & (d < D)
-    w_at = i[None, :] * wi + k[:, None] * we + d[None, :]
-    matrix = (k[:, None] < E) & real[None, :]
-    for first in range(0, B, BB):
-        b = first + tl.arange(0, BB).to(tl.int64)[:, None]
-        here = (b < B) & real[None, :]
-        row = b * I * D + (i * D + d)[None, :]
-        u_t = tl.load(u + row, here, 0.0).to(tl.float32)
-        known = (b < B) & (some[None, :] < I)
-        top = tl.load(norm + b * I + some[None, :], known, 0.0)
-        scale = tl.load(norm + (B + b) * I + some[None, :], known, 0.0)
-        du_t = tl.zeros([BB, IB * DP], tl.float32)
-        for j in range(J):
-            at, capsule = (b * J + j) * E + k[None, :], (b < B) & (k[None, :] < E)
-            w_j = tl.load(W + j * wj + w_at, matrix, 0.0).to(tl.float32)
-            ds_j = tl.load(ds + at, capsule, 0.0)
-            b_j = agreement(tl.load(so_far + at, capsule, 0.0), w_j, u_t, BB, IB, DP, PRECISION)
-            c = spread(tl.exp(b_j - top) * scale, BB, IB, DP)
-            du_t += c * product(ds_j, w_j, PRECISION)
-            dw_j = product(tl.trans(ds_j), c * u_t, PRECISION)
-            if first:
-                dw_j += tl.load(dW + j * wj + w_at, matrix, 0.0)
-            tl.store(dW + j * wj + w_at, dw_j, matrix)
-        tl.store(du + row, du_t, here)
+    """Many input capsules: ∂u_i = Σ_j W_ijᵀ (c_ij ds_j) and ∂W_ij = Σ_b c_ij ds_j u_iᵀ of `size` capsules i.
+
+    W and ∂W are [I,E,J,D]. ONE: all images are one tile, whose ds [B,J,E] stays in registers, in the order of
+    either product.
+    """
+    start, d, tile = tl.program_id(0).to(tl.int64) * size, tl.arange(0, DP), tl.arange(0, BB).to(tl.int64)
+    e, j, jj = tl.arange(0, EP * JP) // JP, tl.arange(0, EP * JP) % JP, tl.arange(0, JP)[:, None]
+    real = (e < E) & (j < J)
+    s_at, w_at = j * E + e, ((e * J + j) * D)[:, None] + d[None, :]
+    matrix = real[:, None] & (d[None, :] < D)
+    if ONE:
+        rows = tl.load(ds + tile[None, :] * J * E + s_at[:, None], real[:, None] & (tile[None, :] < B), 0.0)
+        columns = tl.load(
+            ds + tile[:, None] * J * E + s_at[None, :], real[None, :] & (tile[:, None] < B), 0.0
+        )
+    for i in range(start, tl.minimum(start + size, I)):
+        w_i = tl.load(W + w_at + i * (E * J * D), matrix, 0.0)
+        dw = tl.zeros([EP * JP, DP], tl.float32)
+        for first in range(0, B, BB):
+            b = first + tile
+            here = b < B
+            if not ONE:
+                rows = tl.load(ds + b[None, :] * J * E + s_at[:, None], real[:, None] & here[None, :], 0.0)
+                columns = tl.load(ds + b[:, None] * J * E + s_at[None, :], real[None, :] & here[:, None], 0.0)
+            u_at, each = (b[:, None] * I + i) * D + d[None, :], here[:, None] & (d[None, :] < D)
+            u_i = tl.load(u + u_at, each, 0.0).to(tl.float32)
+            c_i = tl.load(c + (i * J + jj) * B + b[None, :], (jj < J) & here[None, :], 0.0)
+            g = tl.reshape(tl.broadcast_to(c_i[None, :, :], [EP, JP, BB]), [EP * JP, BB])
+            dw += product(g * rows, u_i, PRECISION)
+            g = tl.reshape(tl.broadcast_to(tl.trans(c_i)[:, None, :], [BB, EP, JP]), [BB, EP * JP])
+            tl.store(du + u_at, product(g * columns, w_i, PRECISION), each)
+        tl.store(dW + w_at + i * (E * J * D), dw, matrix)
 
 
 @triton.jit
