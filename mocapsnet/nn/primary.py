@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops import squash
+from mocapsnet.ops.backend import convolution
 
 STRIDE = 2
 
@@ -25,10 +26,21 @@ class PrimaryCapsules(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Capsules in the order channel group, row, column."""
-        maps = self.conv(features).unflatten(1, (-1, self.capsule_dim))
+        maps = convolve(features, self.conv).unflatten(1, (-1, self.capsule_dim))
         # Capsules are at least float32, whatever autocast makes of convolutions.
         maps = maps.to(torch.promote_types(maps.dtype, self.conv.weight.dtype))
         return squash(maps.movedim(2, -1).flatten(1, 3))
+
+
+def convolve(features: Tensor, conv: nn.Conv2d) -> Tensor:
+    """The convolution, by a program of our own where that is faster: autocast's bfloat16 on a GPU."""
+    if features.is_cuda and torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+        x, w, bias = (tensor.to(dtype) for tensor in (features, conv.weight, conv.bias))
+        if (programs := convolution(x, conv.out_channels)) is not None:
+            maps: Tensor = programs.conv(x, w, bias, STRIDE)
+            return maps
+    return conv(features)
 
 
 def primary_count(

@@ -45,6 +45,15 @@ def programs() -> ModuleType | str:
     return fused
 
 
+def convolution(x: Tensor, channels: int) -> ModuleType | None:
+    """The programs of a convolution of x to so many channels, where they run and are faster than cuDNN."""
+    try:
+        from mocapsnet.ops.conv import fused
+    except ImportError:
+        return None
+    return fused if x.is_cuda and fused.suits(x, channels) else None
+
+
 def fused_rba(u: Tensor, W: Tensor, gradient: str, backend: str) -> ModuleType | None:
     """The fused op, where it is wanted and can run; an error where it is asked for and cannot."""
     if backend == "reference" or (backend == "auto" and not u.is_cuda):
