@@ -34,11 +34,11 @@ def one_image(I: int, J: int, E: int) -> bool:  # noqa: E741
 
 
 def laid_out(W: Tensor) -> Tensor:
-    """The same W [J,I,E,D] in the order that a GPU reads fastest: I D E J for small layers, else I E J D."""
+    """The same W [J,I,E,D] in the order a GPU reads fastest: I D E J, or I D J E of few long capsules."""
     J, I, E, _ = W.shape  # noqa: E741
-    if one_image(I, J, E):
-        return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)
-    return W.permute(1, 2, 0, 3).contiguous().permute(2, 0, 1, 3)
+    if one_image(I, J, E) and J < E:
+        return W.permute(1, 3, 0, 2).contiguous().permute(2, 0, 3, 1)
+    return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)
 
 
 def tile(u: Tensor, X: Tensor, dtype: torch.dtype) -> int:

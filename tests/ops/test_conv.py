@@ -10,10 +10,14 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
+def float32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    for tile in (fused.FORTH, fused.BACK):
-        for name in ("BB", "BN", "BK"):
-            monkeypatch.setitem(tile, name, 16)
+    for name in ("BB", "BN", "BK"):
+        monkeypatch.setitem(fused.TILE, name, 16)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from mocapsnet.ops.rba import kernels
 
 # Images of a program of tile_forward: as many as a warp has columns.
 IMAGES = 8
-# Programs that keep the chip busy: its multiprocessors, and as many times what each holds.
-PROGRAMS, HELD = 132, 8
+# Programs that keep the chip busy: its multiprocessors.
+PROGRAMS = 132
 
 
 def rba(
@@ -35,7 +35,7 @@ def gradients(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     du = u.new_empty(u.shape, dtype=torch.float32)
     if one_image(I, J, E):
         return du, torch.empty_like(W, dtype=torch.float32)
-    return du, W.new_empty((I, E, J, D), dtype=torch.float32).permute(2, 0, 1, 3)
+    return du, W.new_empty((I, D, E, J), dtype=torch.float32).permute(3, 0, 2, 1)
 
 
 @torch.library.custom_op("mocapsnet::rba", mutates_args=())
@@ -56,32 +56,34 @@ def route(
             D=D, IP=power(I), **sizes, ITERATIONS=iterations, LEAKY=leaky, BIASED=biased, num_warps=8,
         )  # fmt: skip
         return v, s, so_far, u.new_empty(0)
-    u, W = u.contiguous(), matrices(W, rounded)
-    tiles = -(-B // IMAGES)
-    size = -(-I * tiles // (PROGRAMS * HELD))
-    count = -(-I // size)
+    u, W = u.contiguous(), matrices(W)
+    tiles, size, sizes = -(-B // IMAGES), -(-I // PROGRAMS), tile_sizes(D, E, J)
+    count, columns = -(-I // size), sizes["EP"] * sizes["JP"]
     parts, c = u.new_empty((count, B, J, E), dtype=torch.float32), coupling(u, J, rounded)
-    sizes = tile_sizes(D, E, J)
+    # The first coupling is uniform, so that the first sum is one dense product over i and d.
+    with order.as_written(u.device.type):
+        first = u.view(B, I * D).float() @ W.reshape(I * D, E * J).float()
+    first = first.view(B, E, J).mT.contiguous()
+    W = W.to(c.dtype)
     for n in range(iterations):
-        # The first coupling is uniform.
-        kernels.tile_forward[(tiles * count,)](
-            u, W, so_far, c, parts, B, I, size, count,
-            **sizes, NB=IMAGES, FIRST=n == 0, LAST=n == iterations - 1, LEAKY=leaky,
-            PRECISION="bf16" if rounded else "ieee",
-            num_warps=max(1, sizes["EP"] * sizes["JP"] // 256), num_stages=3,
-        )  # fmt: skip
+        last = n == iterations - 1
+        if n:
+            kernels.tile_forward[(tiles * PROGRAMS,)](
+                u, W, so_far, c, parts, B, I, size, **sizes, NB=IMAGES, RING=PROGRAMS, LAST=last, LEAKY=leaky,
+                PRECISION="bf16" if rounded else "ieee", num_warps=max(1, columns // 256), num_stages=1,
+            )  # fmt: skip
         kernels.finish[(B,)](
-            parts, offset, so_far, s, v, B, J * E, E, count, share if n == 0 else 1.0,
-            EP=sizes["EP"], JP=sizes["JP"], BIASED=biased, LAST=n == iterations - 1,
+            parts if n else first, offset, so_far, s, v, B, J * E, E, count if n else 1, 1.0 if n else share,
+            EP=sizes["EP"], JP=sizes["JP"], PB=max(1, 8192 // columns), BIASED=biased, LAST=last,
         )  # fmt: skip
     if iterations == 1:
         c.fill_(share)
     return v, s, so_far, c
 
 
-def matrices(W: Tensor, rounded: bool) -> Tensor:
-    """W as tiles read it, [I,E,J,D]: of a W that lies so in memory, no more than a cast."""
-    return W.permute(1, 2, 0, 3).to(torch.bfloat16 if rounded else torch.float32).contiguous()
+def matrices(W: Tensor) -> Tensor:
+    """W as tiles read it, [I,D,E,J]: of a W that lies so in memory, a view."""
+    return W.permute(1, 3, 2, 0).contiguous()
 
 
 def coupling(u: Tensor, J: int, rounded: bool) -> Tensor:
@@ -113,13 +115,13 @@ def unroute(
         return du, *weight_gradients(u, W, c, ds, rounded)
     kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes)
     dbias, ds = ds.sum(0), ds.to(c.dtype)
-    W, padded = matrices(W, rounded), tile_sizes(D, E, J)
+    W, padded = matrices(W).to(c.dtype), tile_sizes(D, E, J)
     images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))
     size = -(-I // PROGRAMS)
     kernels.tile_backward[(-(-I // size),)](
-        u, W, c, ds, du, dW.permute(1, 2, 0, 3), B, I, size,
+        u, W, c, ds, du, dW.permute(1, 3, 2, 0), B, I, size,
         **padded, BB=images, ONE=images >= B, PRECISION="bf16" if rounded else "ieee",
-        num_warps=8, num_stages=2,
+        num_warps=8, num_stages=1,
     )  # fmt: skip
     return du, dW, dbias
 

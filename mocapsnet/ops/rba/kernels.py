@@ -9,10 +9,11 @@ Sizes are padded to powers of two; what is padded is zero.
 import triton
 import triton.language as tl
 
-from mocapsnet.ops.momentum import X_BITS
+from mocapsnet.ops.momentum import VELOCITY_BITS, X_BITS
 
-# What one unit of x's grid is worth.
+# What one unit of x's grid is worth, and of a velocity's before the first layer.
 GRID = tl.constexpr(2.0**-X_BITS)
+SPEED = tl.constexpr(2.0**-VELOCITY_BITS)
 
 
 @triton.jit
@@ -200,47 +201,44 @@ def weights_backward(
 @triton.jit
 def tile_forward(
     u, W, so_far, c, parts,
-    B, I, size, count,  # noqa: E741
+    B, I, size,  # noqa: E741
     E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
-    NB: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
+    NB: tl.constexpr, RING: tl.constexpr, LAST: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Many input capsules: Σ_i c_ij û_{j|i} of NB images over `size` capsules i, one part of s [B,J,E].
 
-    W is [I,E,J,D]. At first the coupling is one; at last it is left in c [I,J,B] for the way back. Rows of a
-    product are (e,j): all e of a j lie in one thread then, and all j in one warp.
+    W is [I,D,E,J]. At last the coupling is left in c [I,J,B] for the way back. Rows of a product are (e,j):
+    all e of a j lie in one thread then, and all j in one warp.
     """
     # Programs that run side by side on a multiprocessor take the same capsules i.
-    some, b = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * NB + tl.arange(0, NB)
+    some, b = tl.program_id(0) % RING, (tl.program_id(0) // RING).to(tl.int64) * NB + tl.arange(0, NB)
     d, jj = tl.arange(0, DP), tl.arange(0, JP)[:, None]
     e, j = tl.arange(0, EP * JP) // JP, tl.arange(0, EP * JP) % JP
     real = (e < E) & (j < J)
     at, here = b[None, :] * J * E + (j * E + e)[:, None], real[:, None] & (b[None, :] < B)
     u_at, each = b[None, :] * I * D + d[:, None], (b[None, :] < B) & (d[:, None] < D)
-    w_at, matrix = ((e * J + j) * D)[:, None] + d[None, :], real[:, None] & (d[None, :] < D)
-    if not FIRST:
-        sums = tl.reshape(tl.load(so_far + at, here, 0.0), [EP, JP, NB])
+    w_at, matrix = d[:, None] * (E * J) + (e * J + j)[None, :], (d[:, None] < D) & real[None, :]
+    sums = tl.reshape(tl.load(so_far + at, here, 0.0), [EP, JP, NB])
     total = tl.zeros([EP, JP, NB], tl.float32)
     start = some.to(tl.int64) * size
     for i in range(start, tl.minimum(start + size, I)):
         u_i = tl.load(u + u_at + i * D, each, 0.0).to(tl.float32)
-        w_i = tl.load(W + w_at + i * (E * J * D), matrix, 0.0, cache_modifier=".ca")
-        votes = tl.reshape(product(w_i, u_i, PRECISION), [EP, JP, NB])
-        if FIRST:
-            total += votes
-        else:
-            c_i, _, _ = couple(tl.sum(votes * sums, 0), jj < J, LEAKY, 0)
-            if LAST:
-                tl.store(c + (i * J + jj) * B + b[None, :], c_i, (jj < J) & (b[None, :] < B))
-            total += votes * c_i[None, :, :]
-    part = parts + some.to(tl.int64) * B * J * E
-    tl.store(part + at, tl.reshape(total, [EP * JP, NB]), here)
+        w_i = tl.load(W + w_at + i * (E * J * D), matrix, 0.0)
+        votes = tl.reshape(product(tl.trans(w_i), u_i, PRECISION), [EP, JP, NB])
+        c_i, _, _ = couple(tl.sum(votes * sums, 0), jj < J, LEAKY, 0)
+        if LAST:
+            tl.store(c + (i * J + jj) * B + b[None, :], c_i, (jj < J) & (b[None, :] < B))
+        total += votes * c_i[None, :, :]
+    if start < I:
+        part = parts + some.to(tl.int64) * B * J * E
+        tl.store(part + at, tl.reshape(total, [EP * JP, NB]), here)
 
 
 @triton.jit
 def finish(
     parts, bias, so_far, s, v,
     B, size, E, count, share,
-    JP: tl.constexpr, EP: tl.constexpr, BIASED: tl.constexpr, LAST: tl.constexpr,
+    JP: tl.constexpr, EP: tl.constexpr, PB: tl.constexpr, BIASED: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """The parts of one image's s [J,E] added up and squashed: v at the last, else one more in so_far."""
     n = tl.program_id(0).to(tl.int64)
@@ -248,8 +246,8 @@ def finish(
     at = j * E + e
     real = (at < size) & (e < E)
     total = tl.zeros([JP, EP], tl.float32)
-    for first in range(0, count, 8):
-        part = first + tl.arange(0, 8)[:, None, None]
+    for first in range(0, count, PB):
+        part = first + tl.arange(0, PB)[:, None, None]
         some = tl.load(parts + (part * B + n) * size + at[None], (part < count) & real[None], 0.0)
         total += tl.sum(some, 0)
     total *= share
@@ -283,14 +281,14 @@ def tile_backward(
 ):  # fmt: skip
     """Many input capsules: ∂u_i = Σ_j W_ijᵀ (c_ij ds_j) and ∂W_ij = Σ_b c_ij ds_j u_iᵀ of `size` capsules i.
 
-    W and ∂W are [I,E,J,D]. ONE: all images are one tile, whose ds [B,J,E] stays in registers, in the order of
+    W and ∂W are [I,D,E,J]. ONE: all images are one tile, whose ds [B,J,E] stays in registers, in the order of
     either product.
     """
     start, d, tile = tl.program_id(0).to(tl.int64) * size, tl.arange(0, DP), tl.arange(0, BB).to(tl.int64)
     e, j, jj = tl.arange(0, EP * JP) // JP, tl.arange(0, EP * JP) % JP, tl.arange(0, JP)[:, None]
     real = (e < E) & (j < J)
-    s_at, w_at = j * E + e, ((e * J + j) * D)[:, None] + d[None, :]
-    matrix = real[:, None] & (d[None, :] < D)
+    s_at, w_at = j * E + e, d[:, None] * (E * J) + (e * J + j)[None, :]
+    matrix = (d[:, None] < D) & real[None, :]
     if ONE:
         rows = tl.load(ds + tile[None, :] * J * E + s_at[:, None], real[:, None] & (tile[None, :] < B), 0.0)
         columns = tl.load(
@@ -311,8 +309,8 @@ def tile_backward(
             g = tl.reshape(tl.broadcast_to(c_i[None, :, :], [EP, JP, BB]), [EP * JP, BB])
             dw += product(g * rows, u_i, PRECISION)
             g = tl.reshape(tl.broadcast_to(tl.trans(c_i)[:, None, :], [BB, EP, JP]), [BB, EP * JP])
-            tl.store(du + u_at, product(g * columns, w_i, PRECISION), each)
-        tl.store(dW + w_at + i * (E * J * D), dw, matrix)
+            tl.store(du + u_at, product(g * columns, tl.trans(w_i), PRECISION), each)
+        tl.store(dW + w_at + i * (E * J * D), tl.trans(dw), matrix)
 
 
 @triton.jit
@@ -322,6 +320,29 @@ def whole(x):
     near = tl.where(size < 8388608.0, (size + 8388608.0) - 8388608.0, size)
     near = tl.minimum(tl.where(near == near, near, 4.6e18), 4.6e18)
     return tl.where(x < 0, -near, near).to(tl.int64)
+
+
+@triton.jit
+def enter(x, velocity, grid, word, peak, size, N: tl.constexpr):
+    """One image's state before the first layer, on the grid; a velocity may be twice as large as x."""
+    n = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, N)
+    at, real = n * size + k, k < size
+    state = whole(tl.load(x + at, real, 0.0) * (1 / GRID))
+    speed = whole(tl.load(velocity + at, real, 0.0) * (1 / SPEED))
+    tl.store(grid + at, state.to(tl.int32), real)
+    tl.store(word + at, speed, real)
+    reached = tl.maximum(tl.abs(state.to(tl.float32)) * GRID, tl.abs(speed.to(tl.float32)) * (SPEED / 2))
+    tl.store(peak + n, tl.max(reached, 0))
+
+
+@triton.jit
+def leave(grid, word, x, velocity, size, unit, N: tl.constexpr):
+    """One image's x and velocity after the last layer."""
+    at = tl.program_id(0).to(tl.int64) * size + tl.arange(0, N)
+    real = tl.arange(0, N) < size
+    tl.store(x + at, tl.load(grid + at, real, 0).to(tl.float32) * GRID, real)
+    tl.store(velocity + at, tl.load(word + at, real, 0).to(tl.float32) * unit * GRID, real)
 
 
 @triton.jit

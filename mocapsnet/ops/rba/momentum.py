@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mocapsnet.ops.momentum import X_BITS, ExactArithmetic, State, from_bytes, moved, shifted, to_float
+from mocapsnet.ops.momentum import ExactArithmetic, State, from_bytes, shifted
 from mocapsnet.ops.order import power
 from mocapsnet.ops.rba import kernels
 from mocapsnet.ops.rba.fused import weight_gradients
@@ -31,9 +31,11 @@ class Momentum(torch.autograd.Function):
         *weights: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """weights are W [J,J,E,E] and the bias [J,E] or None, layer by layer; rounded as in fused.route."""
-        began = arithmetic.begin(x.detach(), velocity.detach())
-        grid, word = (kept.contiguous() for kept in began.kept)
-        peak = grid.new_zeros(len(grid), dtype=torch.float32)
+        B, J, E = x.shape
+        one = {"size": J * E, "N": power(J * E)}
+        grid, word = torch.empty_like(x, dtype=torch.int32), torch.empty_like(x, dtype=torch.int64)
+        peak = x.new_empty(B)
+        kernels.enter[(B,)](x.contiguous(), velocity.contiguous(), grid, word, peak, **one)
         ctx.options, ctx.rounded = (arithmetic, iterations, leaky), rounded
         spilled: dict[int, Tensor] = {}
         for n, stage in enumerate(arithmetic.stages):
@@ -48,10 +50,10 @@ class Momentum(torch.autograd.Function):
         ctx.save_for_backward(grid, word, *spilled.values(), *weights)
         ctx.spilling = tuple(spilled)
         ctx.set_materialize_grads(False)
-        reached = peak.amax() if began.peak is None else torch.maximum(peak.amax(), began.peak)
+        reached, left = peak.amax(), (torch.empty_like(x), torch.empty_like(x))
         ctx.mark_non_differentiable(reached)
-        speed = moved(word, arithmetic.stages[-1].unit, x.dtype).mul_(2.0**-X_BITS)
-        return to_float(grid, x.dtype), speed, reached
+        kernels.leave[(B,)](grid, word, *left, **one, unit=arithmetic.stages[-1].unit)
+        return *left, reached
 
     @staticmethod
     @once_differentiable
@@ -98,5 +100,5 @@ def walk(
         grid, word, W, W if bias is None else bias.contiguous(), gx, gv, *moved_on, *beside,
         B, J, E, *W.stride(), 1 / (J + leaky), stage.gain, stage.unit, arithmetic.gamma, back,
         D=E, EP=power(E), JP=power(J), ITERATIONS=iterations, LEAKY=leaky, BIASED=bias is not None,
-        num_warps=8,
+        num_warps=4,
     )  # fmt: skip
