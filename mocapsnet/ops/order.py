@@ -33,10 +33,12 @@ def one_image(I: int, J: int, E: int) -> bool:  # noqa: E741
     return power(I) * power(J) * power(E) <= IMAGE_VOTES
 
 
-def laid_out(W: Tensor) -> Tensor:
-    """The same W [J,I,E,D] in the order of memory that is read fastest: I D E J for small layers."""
+def laid_out(W: Tensor, routing: str = "rba") -> Tensor:
+    """The same W [J,I,E,D] in the order of memory that is read fastest: I D E J for small layers, and for SDA."""
     J, I, E, _ = W.shape  # noqa: E741
-    return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1) if one_image(I, J, E) else W.contiguous()
+    if routing == "sda" or one_image(I, J, E):
+        return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)
+    return W.contiguous()
 
 
 def tile(u: Tensor, X: Tensor, dtype: torch.dtype) -> int:
