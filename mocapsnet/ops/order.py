@@ -34,7 +34,7 @@ def one_image(I: int, J: int, E: int) -> bool:  # noqa: E741
 
 
 def laid_out(W: Tensor, routing: str = "rba") -> Tensor:
-    """The same W [J,I,E,D] in the order of memory that is read fastest: I D E J for small layers, and for SDA."""
+    """The same W [J,I,E,D] in the order of memory that is read fastest: I D E J for small layers and SDA."""
     J, I, E, _ = W.shape  # noqa: E741
     if routing == "sda" or one_image(I, J, E):
         return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)

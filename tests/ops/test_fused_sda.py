@@ -78,15 +78,6 @@ def test_values_and_gradients_are_the_references(shape, iterations, gradient, re
     assert (errors(found, exactly(inputs, **options)) < 3e-6).all()
 
 
-@pytest.mark.parametrize("scale", [0.05, 5.0])
-def test_votes_that_are_cut_and_votes_that_are_not(scale, regime, poisoned):
-    inputs = leaves((2, 4, 5, 3, 3), scale=scale)
-    u_hat = torch.einsum("jied,bid->bjie", inputs[1], inputs[0])
-    cut = (u_hat.norm(dim=-1) > inputs[0].norm(dim=-1)[:, None]).float().mean()
-    assert (cut == 0) if scale < 1 else (cut > 0.8)
-    assert (errors(everything(fused.sda, inputs), exactly(inputs)) < 3e-6).all()
-
-
 def test_a_thread_that_holds_less_of_the_weights_computes_the_same(regime, monkeypatch, poisoned):
     inputs = leaves((2, 3, 4, 2, 7))
     whole = everything(fused.sda, inputs)
@@ -94,11 +85,16 @@ def test_a_thread_that_holds_less_of_the_weights_computes_the_same(regime, monke
     assert all(map(torch.equal, everything(fused.sda, inputs), whole))
 
 
-def test_the_error_is_at_most_twice_the_references(regime):
+# No vote is longer than its capsule and cut, some are, nearly all are.
+@pytest.mark.parametrize(("scale", "least", "most"), [(0.05, 0, 0), (0.5, 0.1, 0.9), (5.0, 0.9, 1)])
+def test_the_error_is_at_most_twice_the_references(scale, least, most, regime, poisoned):
     ratios = []
     for seed in range(3):
         torch.manual_seed(seed)
-        inputs = leaves((2, 5, 7, 3, 4))
+        inputs = leaves((2, 4, 5, 3, 3), scale=scale)
+        votes = torch.einsum("jied,bid->bjie", inputs[1], inputs[0])
+        cut = (votes.norm(dim=-1) > inputs[0].norm(dim=-1)[:, None]).float().mean()
+        assert least <= cut <= most
         truth = exactly(inputs)
         ours, theirs = (errors(everything(op, inputs), truth) for op in (fused.sda, reference))
         ratios.append(ours / (theirs + 1e-7))

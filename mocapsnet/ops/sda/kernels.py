@@ -114,8 +114,8 @@ def unsquashed(s, dv, E: tl.constexpr):
 @triton.jit
 def cut(p, square, E: tl.constexpr):
     """‖u_i‖/‖p‖, which cuts votes p if it is less than 1, and 1/‖p‖."""
-    short = tl.rsqrt(inner(p, p, E) + 1e-20)
-    return tl.sqrt_rn(square + 1e-20) * short, short
+    long = inner(p, p, E) + 1e-20
+    return tl.sqrt_rn((square + 1e-20) / long), tl.rsqrt(long)
 
 
 @triton.jit
@@ -159,8 +159,7 @@ def apart(v, u_hat, E: tl.constexpr):
     """v − û, its length and one over that."""
     way = minus(v, u_hat, E)
     square = inner(way, way, E) + 1e-20
-    inverse = tl.rsqrt(square)
-    return way, square * inverse, inverse
+    return way, tl.sqrt_rn(square), tl.rsqrt(square)
 
 
 @triton.jit
