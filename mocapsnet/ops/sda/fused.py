@@ -33,7 +33,7 @@ def ordered(W: Tensor) -> Tensor:
 
 def pull(I: int, J: int) -> float:  # noqa: E741
     """What the sum of all distances of an image divides to give t."""
-    return float(scale(torch.full((1, J, 1), 1 / (I * J), dtype=torch.float64), "sample"))
+    return float(scale(torch.full((1, J, 1), 1 / (I * J), dtype=torch.float64, device="cpu"), "sample"))
 
 
 def tiles(B: int, I: int, J: int, E: int, at_once: int) -> tuple[int, int, int]:  # noqa: E741
@@ -131,12 +131,14 @@ def unroute(
     rows = max(1, 128 // power(J))
     groups, chunk = -(-I // rows), max(1, min(E, HELD // D - E))
     splits = max(1, min(B // 8, PROGRAMS // groups))
-    added = u.new_empty((splits, I, D, E, J), dtype=torch.float32)
+    ours = dW.permute(1, 3, 2, 0)
+    added = ours[None] if splits == 1 else ours.new_empty((splits, I, D, E, J))
     kernels.capsule_backward[(groups, splits, -(-E // chunk))](
         u, W, v, far, ds, stats, mean, du, added, B, I, -(-B // splits), factor, 1 / J,
         iterations, max(first - 1, 0), D=D, **sizes, EC=chunk, IB=rows, EVERY=first == 0, num_warps=4,
     )  # fmt: skip
-    torch.sum(added, 0, out=dW.permute(1, 3, 2, 0))
+    if splits > 1:
+        torch.sum(added, 0, out=ours)
     return du, dW, ds.sum((0, 1)).T.contiguous()
 
 
