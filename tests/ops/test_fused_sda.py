@@ -112,6 +112,12 @@ def test_the_order_of_inputs_in_memory_changes_nothing(regime):
         assert all(map(torch.equal, everything(fused.sda, inputs), found))
 
 
+def test_weights_that_are_laid_out_for_it_are_read_where_they_lie(regime):
+    W = order.laid_out(torch.randn(4, 5, 3, 2), "sda")
+    assert fused.ordered(W).data_ptr() == W.data_ptr()
+    assert fused.gradients(torch.empty(2, 5, 2), W)[1].stride() == W.stride()
+
+
 @pytest.mark.parametrize(
     ("small", "value"),
     [("u", 0.0), ("W", 0.0), ("bias", 1e-25), ("u W bias", 0.0), ("u W bias", 1e-11), ("one", 1e-25)],
