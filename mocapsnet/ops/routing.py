@@ -4,7 +4,7 @@ from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of, routable
-from mocapsnet.ops.backend import fused_rba, runnable
+from mocapsnet.ops.backend import fused_op, runnable
 from mocapsnet.ops.em import batched as em_batched
 from mocapsnet.ops.em import reference as em_reference
 from mocapsnet.ops.order import from_memory
@@ -34,7 +34,7 @@ def rba(
     """
     routable(u, W, bias, iterations, gradient)
     runnable(backend, "rba")
-    if (fused := fused_rba(u, W, gradient, backend)) is not None:
+    if (fused := fused_op("rba", u, W, backend, gradient=(gradient, "last"))) is not None:
         v: Tensor = fused.rba(u, W, bias, iterations, leaky)
         return v
     module = rba_batched if backend == "auto" else rba_reference
@@ -62,6 +62,9 @@ def sda(
     routable(u, W, bias, iterations, gradient)
     runnable(backend, "sda")
     one_of("scope", scope, ("sample", "batch"))
+    if (fused := fused_op("sda", u, W, backend, scope=(scope, "sample"))) is not None:
+        v: Tensor = fused.sda(u, W, bias, iterations, gradient)
+        return v
     module = sda_batched if backend == "auto" and not from_memory(u) else sda_reference
     return module.sda(u, W, bias, iterations, scope, gradient)[0]
 
