@@ -36,9 +36,9 @@ def convolve(features: Tensor, conv: nn.Conv2d) -> Tensor:
     """The convolution, by a program of our own where that is faster: autocast's bfloat16 on a GPU."""
     if features.is_cuda and torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
-        x, w, bias = (tensor.to(dtype) for tensor in (features, conv.weight, conv.bias))
+        x, w, bias = features.to(dtype), conv.weight.to(dtype), conv.bias
         if (programs := convolution(x, conv.out_channels)) is not None:
-            maps: Tensor = programs.conv(x, w, bias, STRIDE)
+            maps: Tensor = programs.conv(x, w, None if bias is None else bias.to(dtype), STRIDE)
             return maps
     return conv(features)
 
