@@ -37,8 +37,10 @@ def couple(b, real, LEAKY: tl.constexpr):
 def product(x, y, PRECISION: tl.constexpr):
     """x y, added up in float32; "bf16" rounds to the nearest before, "tf32" cuts off, "ieee" does neither."""
     if PRECISION == "bf16":
-        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
-    return tl.dot(x, y, input_precision=PRECISION)
+        found = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    else:
+        found = tl.dot(x, y, input_precision=PRECISION)
+    return found
 
 
 @triton.jit
