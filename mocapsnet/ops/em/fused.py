@@ -14,6 +14,8 @@ from mocapsnet.ops.rba.fused import PROGRAMS, gradients
 # Columns (j,e) and images of a tile of votes.
 COLUMNS = 256
 IMAGES = 16
+# The same where no sum runs over j, on the way back.
+BACK = {"columns": 32, "images": 64, "warps": 4, "programs": 2}
 
 
 def em(
@@ -51,8 +53,8 @@ def route(
     bias, beta_a, beta_u = (x if x is None else x.contiguous() for x in (bias, beta_a, beta_u))
     if one_image(I, J, E):
         kernels.image_forward[(B,)](
-            u, W, bias, beta_a, beta_u, v, mu, spread, sums, B, I, E, J, *u.stride(), *W.stride(),
-            D=D, IP=power(I), EP=power(E), JP=power(J), LAM=lam, num_warps=8,
+            u, W, bias, beta_a, beta_u, v, mu, spread, sums, B, D, iterations, *u.stride(), *W.stride(),
+            I=I, E=E, J=J, IP=power(I), EP=power(E), JP=power(J), LAM=lam, num_warps=8,
         )  # fmt: skip
         return v, mu, spread, sums, norm
     tiles_forth(u.contiguous(), W.contiguous(), bias, beta_a, beta_u, (v, mu, spread, sums, norm), rounded)
@@ -71,7 +73,7 @@ def tiles_forth(
     """Many input capsules: fill in what route gives, one pass over all votes for each iteration."""
     v, mu, spread, sums, norm = found
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    shape = sizes(W)
+    shape = sizes(W, COLUMNS)
     groups, tiles = -(-J // shape["JB"]), -(-B // IMAGES)
     size = -(-I * tiles * groups // PROGRAMS)
     count = -(-I // size)
@@ -80,7 +82,7 @@ def tiles_forth(
     def each(t: int, into: Tensor, **what: bool) -> None:
         kernels.tile_forward[(tiles, count, groups)](
             u, W, mu[t - 1], spread[t - 1], sums[t - 1, 2], into, parts, heads,
-            B, I, E, J, *W.stride()[:3], size, **shape, BB=IMAGES, COUPLED=t > 0, **what,
+            B, I, *W.stride()[:2], size, **shape, BB=IMAGES, COUPLED=t > 0, **what,
             PRECISION="bf16" if rounded else "ieee", num_warps=8, num_stages=2,
         )  # fmt: skip
 
@@ -93,16 +95,17 @@ def tiles_forth(
             scales[0, 1] = 1 / ((some[:, 0] - scales[0, 0]).exp() / some[:, 1]).sum(0)
         each(t, scales, KNOWN=groups > 1, ALONE=False)
         kernels.finish[(B, groups)](
-            parts, heads, bias, beta_a, beta_u, mu[t], spread[t], sums[t], v, B, E, J, count, inverse_temperature(t),
-            JB=shape["JB"], EP=shape["EP"], LAST=t == len(mu) - 1,
+            parts, heads, bias, beta_a, beta_u, mu[t], spread[t], sums[t], v, B, count, inverse_temperature(t),
+            E=E, J=J, JB=shape["JB"], EP=shape["EP"], LAST=t == len(mu) - 1,
         )  # fmt: skip
 
 
-def sizes(W: Tensor) -> dict[str, int]:
-    """D, and how it, e and j are padded in a tile: a product asks for at least 16 columns."""
+def sizes(W: Tensor, columns: int) -> dict[str, int]:
+    """E, J and D, and how they are padded in a tile of so many columns (j,e): a product asks for at least 16."""
     J, _, E, D = W.shape
     EP = power(E)
-    return {"D": D, "DK": max(16, power(D)), "EP": EP, "JB": max(min(power(J), COLUMNS // EP), 16 // EP, 1)}
+    JB = max(min(power(J), columns // EP), 16 // EP, 1)
+    return {"E": E, "J": J, "D": D, "DK": max(16, power(D)), "EP": EP, "JB": JB}
 
 
 def kept(u: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, ...]:
@@ -144,15 +147,15 @@ def unroute(
         share, pull = (u.new_empty((iterations - first, I, B, J), dtype=torch.float32) for _ in range(2))
         kernels.image_backward[(B,)](
             dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, dbeta, du,
-            B, I, E, J, *u.stride(), *W.stride(), *dv.stride(),
-            D=D, IP=power(I), EP=power(E), JP=power(J), LAM=lam, FIRST=first, num_warps=8,
+            B, D, iterations, first, *u.stride(), *W.stride(), *dv.stride(), 1,
+            I=I, E=E, J=J, IP=power(I), EP=power(E), JP=power(J), LAM=lam, num_warps=8,
         )  # fmt: skip
         columns = power(E) * power(J)
         width = min(64, max(16, columns))
         kernels.weights_backward[(I, -(-columns // width))](
-            u, W, mu, spread, share, pull, dmu, dvar, dW, B, I, E, J, *u.stride(), *dW.stride(),
-            D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, ITERATIONS=iterations, FIRST=first,
-            PRECISION="tf32" if rounded else "ieee",
+            u, W, mu, spread, share, pull, dmu, dvar, dW, B, *u.stride(), *dW.stride(),
+            I=I, E=E, J=J, D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, ITERATIONS=iterations, FIRST=first,
+            PRECISION="tf32" if rounded else "ieee", num_stages=2,
         )  # fmt: skip
         dbias = dmu[-1].view(B, E, J).sum(0).T
     else:
@@ -172,29 +175,32 @@ def tiles_back(
 ) -> None:
     """Many input capsules: from the last iteration to the first that is differentiated, one pass over all votes each."""
     (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta) = found, into
-    (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    shape, last, first = sizes(W), len(mu) - 1, len(mu) - len(dmu)
-    groups = -(-J // shape["JB"])
-    size = -(-I * groups // PROGRAMS)
+    (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    last, first = len(mu) - 1, len(mu) - len(dmu)
+    size = -(-I // PROGRAMS)
     count = -(-I // size)
-    level, lost = sums.new_empty((B, J)), sums.new_empty((count, B, J))
-    total, moved = sums.new_empty((groups, B, I)), sums.new_empty((count, 2, B, J * E))
-    pulled = du if groups == 1 else du.new_empty((groups, *du.shape))
+    level, total, lost = (sums.new_empty(shape) for shape in ((B, J), (B, I), (count, B, J)))
+    moved = sums.new_empty((count, 2, B, J * E))
+    wide, narrow = sizes(W, COLUMNS), sizes(W, BACK["columns"])
+    halves = min(BACK["programs"], -(-J // narrow["JB"]))
+    pulled = du if halves == 1 else du.new_empty((halves, *du.shape))
     for t in range(last, first - 1, -1):
-        kernels.unfinish[(B, groups)](
-            dv, *((moved, lost) if t == last else (moved.sum(0), lost.sum(0))), *given, mu[t], spread[t], sums[t],
-            dmu[t - first], dvar[t - first], level, dbeta[t - first], B, E, J, *dv.stride(), inverse_temperature(t),
-            JB=shape["JB"], EP=shape["EP"], LAST=t == last,
+        n, sums_of = t - first, (moved, lost) if t == last else (moved.sum(0), lost.sum(0))
+        kernels.unfinish[(B, -(-J // wide["JB"]))](
+            dv, *sums_of, *given, mu[t], spread[t], sums[t], dmu[n], dvar[n], level, dbeta[n], B, *dv.stride(),
+            inverse_temperature(t), E=E, J=J, JB=wide["JB"], EP=wide["EP"], LAST=t == last,
         )  # fmt: skip
-        for alone in (True, False)[groups == 1 :]:
-            kernels.tile_backward[(count, groups)](
-                u, W, mu[t], sums[t], dmu[t - first], dvar[t - first], level, mu[t - 1], spread[t - 1], sums[t - 1, 2],
-                norm[max(t - 1, 0) :], total if alone else total.sum(0), pulled, dW, moved, lost,
-                B, I, E, J, *W.stride()[:3], size, **shape, BB=IMAGES, COUPLED=t > 0, DEEPER=t > first and not alone,
-                MORE=t < last, KNOWN=groups > 1, ALONE=alone,
-                FORTH="bf16" if rounded else "ieee", BACK="tf32" if rounded else "ieee", num_warps=8, num_stages=1,
+        for alone in (True, False):
+            images = IMAGES if alone else min(BACK["images"], max(16, power(B)))
+            grid = (count, -(-B // images), 1) if alone else (count, 1, halves)
+            kernels.tile_backward[grid](
+                u, W, mu[t], sums[t], dmu[n], dvar[n], level, mu[t - 1], spread[t - 1], sums[t - 1, 2],
+                norm[max(t - 1, 0) :], total, pulled, dW, moved, lost, B, I, *W.stride()[:2], size,
+                **(wide if alone else narrow), BB=images, COUPLED=t > 0, DEEPER=t > first and not alone,
+                MORE=t < last, ALONE=alone, FORTH="bf16" if rounded else "ieee",
+                BACK="tf32" if rounded else "ieee", num_warps=8 if alone else BACK["warps"], num_stages=1,
             )  # fmt: skip
-    if groups > 1:
+    if halves > 1:
         torch.sum(pulled, 0, out=du)
 
 
