@@ -11,7 +11,7 @@ from mocapsnet import ops
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.reversible import Fusible, Through
 from mocapsnet.ops.arguments import at_least, one_of, positive
-from mocapsnet.ops.backend import FUSED, fused_rba, runnable
+from mocapsnet.ops.backend import fused_op, runnable
 from mocapsnet.ops.em.reference import em
 from mocapsnet.ops.order import autocasting, one_image
 from mocapsnet.ops.rba.reference import rba
@@ -103,11 +103,11 @@ class CapsLayer(Fusible):
         """Layers like this one in one fused function, where that can run."""
         J, I, E, D = self.W.shape  # noqa: E741
         # Anything else is for the layers themselves to compute, or to refuse.
-        if self.routing not in FUSED or x.shape != (len(x), I, D) or (I, D) != (J, E) or not len(x):
+        if self.routing not in ("rba", "leaky-rba") or x.shape != (len(x), I, D) or (I, D) != (J, E):
             return None
-        if {x.dtype, self.W.dtype} != {torch.float32} or not one_image(I, J, E):
+        if {x.dtype, self.W.dtype} != {torch.float32} or not one_image(I, J, E) or not len(x):
             return None
-        if fused_rba(x, self.W, self.gradient, self.backend) is None:
+        if fused_op("rba", x, self.W, self.backend, gradient=(self.gradient, "last")) is None:
             return None
         alike = [layer for layer in layers if isinstance(layer, CapsLayer) and layer.kind() == self.kind()]
         if len(alike) < len(layers):

@@ -13,9 +13,11 @@ from mocapsnet.ops.order import one_image, power
 
 # As Triton reads it, once.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-FUSED = ("rba", "leaky-rba")
-# Columns (j,e) of a tile of votes that the registers of a program hold.
-TILE_COLUMNS = 1024
+FUSED = ("rba", "leaky-rba", "em")
+# Columns (j,e) of a tile of votes that the registers of an op's program hold, where it takes all j at once.
+TILE_COLUMNS = {"rba": 1024}
+# Components of a vote that one thread holds.
+LONGEST = {"em": 256}
 
 
 def runnable(backend: str, op: str) -> None:
@@ -27,7 +29,7 @@ def runnable(backend: str, op: str) -> None:
         refuse(f"this version has no fused kernel for {op}")
     if not (torch.cuda.is_available() or INTERPRETED):
         refuse("it needs a CUDA GPU, or TRITON_INTERPRET=1 in the environment")
-    if isinstance(found := programs(), str):
+    if isinstance(found := programs(op.removeprefix("leaky-")), str):
         refuse(found)
 
 
@@ -36,32 +38,40 @@ def refuse(why: str) -> None:
     raise CannotRun(f"backend='fused' cannot run: {why}; use backend='auto' or 'reference'")
 
 
-def programs() -> ModuleType | str:
-    """The fused ops, or why there are none."""
+def programs(op: str) -> ModuleType | str:
+    """The module of a fused op, or why there is none."""
     try:
-        from mocapsnet.ops.rba import fused
+        from mocapsnet.ops.em import fused as em
+        from mocapsnet.ops.rba import fused as rba
     except ImportError:
         return "Triton cannot be imported"
-    return fused
+    return {"rba": rba, "em": em}[op]
 
 
-def fused_rba(u: Tensor, W: Tensor, gradient: str, backend: str) -> ModuleType | None:
-    """The fused op, where it is wanted and can run; an error where it is asked for and cannot."""
+def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, str]) -> ModuleType | None:
+    """The module of a fused op, where it is wanted and can run; an error where it is asked for and cannot.
+
+    Of each option, the value and the only one that the op can do.
+    """
     if backend == "reference" or (backend == "auto" and not u.is_cuda):
         return None
     (_, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    why = None
+    why, columns, longest = None, TILE_COLUMNS.get(op), LONGEST.get(op, E)
+    wrong = [name for name, (value, able) in options.items() if value != able]
     if not (u.is_cuda or (u.device.type == "cpu" and INTERPRETED)):
         why = f"u is on {u.device.type}, and it needs a CUDA GPU, or TRITON_INTERPRET=1 in the environment"
-    elif gradient != "last":
-        why = f"gradient must be 'last', got {gradient!r}"
+    elif wrong:
+        value, able = options[wrong[0]]
+        why = f"{wrong[0]} must be {able!r}, got {value!r}"
     elif torch.promote_types(u.dtype, W.dtype) not in (torch.float32, torch.bfloat16, torch.float16):
         why = f"it computes in float32, and u and W are {u.dtype} and {W.dtype}"
-    elif not one_image(I, J, E) and power(J) * power(E) > TILE_COLUMNS:
-        why = f"J and E, rounded up to powers of two, must make at most {TILE_COLUMNS}, got {J} and {E}"
+    elif columns and not one_image(I, J, E) and power(J) * power(E) > columns:
+        why = f"J and E, rounded up to powers of two, must make at most {columns}, got {J} and {E}"
+    elif longest < E:
+        why = f"E must be at most {longest}, got {E}"
     elif forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
         why = "torch.func's transforms cannot look into it"
-    elif isinstance(found := programs(), ModuleType):
+    elif isinstance(found := programs(op), ModuleType):
         return found
     else:
         why = found

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of, routable
-from mocapsnet.ops.backend import fused_rba, runnable
+from mocapsnet.ops.backend import fused_op, runnable
 from mocapsnet.ops.em import batched as em_batched
 from mocapsnet.ops.em import reference as em_reference
 from mocapsnet.ops.order import from_memory
@@ -34,7 +34,7 @@ def rba(
     """
     routable(u, W, bias, iterations, gradient)
     runnable(backend, "rba")
-    if (fused := fused_rba(u, W, gradient, backend)) is not None:
+    if (fused := fused_op("rba", u, W, backend, gradient=(gradient, "last"))) is not None:
         v: Tensor = fused.rba(u, W, bias, iterations, leaky)
         return v
     module = rba_batched if backend == "auto" else rba_reference
@@ -89,5 +89,8 @@ def em(
     for name, beta in (("beta_a", beta_a), ("beta_u", beta_u)):
         if beta is not None and beta.shape != (W.shape[0],):
             raise WrongArgument(f"{name} must be [J={W.shape[0]}] or None, got shape {tuple(beta.shape)}")
+    if (fused := fused_op("em", u, W, backend)) is not None:
+        v: Tensor = fused.em(u, W, bias, iterations, beta_a, beta_u, gradient)
+        return v
     module = em_batched if backend == "auto" and not from_memory(u) else em_reference
     return module.em(u, W, bias, iterations, beta_a, beta_u, gradient)[0]

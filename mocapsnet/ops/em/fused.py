@@ -44,7 +44,7 @@ def route(
     deep: bool,
     rounded: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """v [B,J,E]; of every iteration μ and spread [T,B,J·E] and m, S, summit [T,3,B,J]; with tiles, norm [T-1,2,B,I]."""
+    """v [B,J,E]; of T iterations μ, spread [T,B,J·E] and m, S, summit [T,3,B,J]; with tiles norm [T-1,2,B,I]."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, mu, spread, sums, norm = kept(u, W, iterations)
     if B == 0:
@@ -95,13 +95,13 @@ def tiles_forth(
             scales[0, 1] = 1 / ((some[:, 0] - scales[0, 0]).exp() / some[:, 1]).sum(0)
         each(t, scales, KNOWN=groups > 1, ALONE=False)
         kernels.finish[(B, groups)](
-            parts, heads, bias, beta_a, beta_u, mu[t], spread[t], sums[t], v, B, count, inverse_temperature(t),
-            E=E, J=J, JB=shape["JB"], EP=shape["EP"], LAST=t == len(mu) - 1,
+            parts, heads, bias, beta_a, beta_u, mu[t], spread[t], sums[t], v, B, count,
+            inverse_temperature(t), E=E, J=J, JB=shape["JB"], EP=shape["EP"], LAST=t == len(mu) - 1,
         )  # fmt: skip
 
 
 def sizes(W: Tensor, columns: int) -> dict[str, int]:
-    """E, J and D, and how they are padded in a tile of so many columns (j,e): a product asks for at least 16."""
+    """E, J and D, and how they are padded in a tile of so many columns (j,e), at least 16 for a product."""
     J, _, E, D = W.shape
     EP = power(E)
     JB = max(min(power(J), columns // EP), 16 // EP, 1)
@@ -154,12 +154,14 @@ def unroute(
         width = min(64, max(16, columns))
         kernels.weights_backward[(I, -(-columns // width))](
             u, W, mu, spread, share, pull, dmu, dvar, dW, B, *u.stride(), *dW.stride(),
-            I=I, E=E, J=J, D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, ITERATIONS=iterations, FIRST=first,
-            PRECISION="tf32" if rounded else "ieee", num_stages=2,
+            I=I, E=E, J=J, D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width,
+            ITERATIONS=iterations, FIRST=first, PRECISION="tf32" if rounded else "ieee", num_stages=2,
         )  # fmt: skip
         dbias = dmu[-1].view(B, E, J).sum(0).T
     else:
-        tiles_back(dv, u, W, (bias, beta_a, beta_u), (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta), rounded)
+        tiles_back(
+            dv, u, W, (bias, beta_a, beta_u), (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta), rounded
+        )
         dbias = dmu[-1].view(B, J, E).sum(0)
     return du, dW, dbias.contiguous(), dbeta.sum((0, 2))
 
@@ -173,7 +175,7 @@ def tiles_back(
     into: tuple[Tensor, ...],
     rounded: bool,
 ) -> None:
-    """Many input capsules: from the last iteration to the first that is differentiated, one pass over all votes each."""
+    """Many input capsules: two passes over all votes for each iteration that is differentiated, backwards."""
     (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta) = found, into
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     last, first = len(mu) - 1, len(mu) - len(dmu)
@@ -187,8 +189,8 @@ def tiles_back(
     for t in range(last, first - 1, -1):
         n, sums_of = t - first, (moved, lost) if t == last else (moved.sum(0), lost.sum(0))
         kernels.unfinish[(B, -(-J // wide["JB"]))](
-            dv, *sums_of, *given, mu[t], spread[t], sums[t], dmu[n], dvar[n], level, dbeta[n], B, *dv.stride(),
-            inverse_temperature(t), E=E, J=J, JB=wide["JB"], EP=wide["EP"], LAST=t == last,
+            dv, *sums_of, *given, mu[t], spread[t], sums[t], dmu[n], dvar[n], level, dbeta[n], B,
+            *dv.stride(), inverse_temperature(t), E=E, J=J, JB=wide["JB"], EP=wide["EP"], LAST=t == last,
         )  # fmt: skip
         for alone in (True, False):
             images = IMAGES if alone else min(BACK["images"], max(16, power(B)))

@@ -26,10 +26,16 @@ def optional(x, at, real):
 
 @triton.jit
 def activate(spread, m, S, beta_a, beta_u, lam, e, E):
-    """z = λ (β_a - cost · Σ_i r_ij) of spread [J,E], with Σ_h log σ², the cost of a unit of Σ_i r_ij, and that sum."""
+    """z = λ (β_a - cost · Σ_i r_ij) of spread [J,E], with Σ_h log σ², that cost, and that sum, each [J]."""
     logs = tl.sum(tl.where(e < E, tl.log(spread + FLOOR), 0.0), 1)
     cost, mass = E * beta_u + logs, S * tl.exp(m)
     return lam * (beta_a - cost * mass), logs, cost, mass
+
+
+@triton.jit
+def sigmoid(z):
+    """1 / (1 + e^-z), without an overflow on either side."""
+    return tl.exp(tl.minimum(z, 0.0)) / (1 + tl.exp(-tl.abs(z)))
 
 
 @triton.jit
@@ -40,7 +46,7 @@ def summit(z, logs, E):
 
 @triton.jit
 def direction(mean):
-    """The unit vectors of means [J,E] and their lengths; one shorter than 1e-8 has none and stays as it is."""
+    """Unit vectors of means [J,E] and their lengths; one shorter than 1e-8 has none and stays as it is."""
     n = tl.sqrt_rn(tl.sum(mean * mean, 1) + 1e-20)[:, None]
     return tl.where(n > 1e-8, mean / n, mean), n
 
@@ -49,20 +55,20 @@ def direction(mean):
 def pull_direction(dv, mean, z):
     """The gradients of the mean and of log a_j from that of v_j = a_j · direction."""
     unit, n = direction(mean)
-    pulled = dv / (1 + tl.exp(-z))[:, None]
+    pulled = dv * sigmoid(z)[:, None]
     along = tl.sum(pulled * unit, 1)
     return tl.where(n > 1e-8, (pulled - unit * along[:, None]) / n, pulled), along
 
 
 @triton.jit
 def weigh(dlog_a, dvar, spread, m, S, beta_a, beta_u, lam, e, E):
-    """What a_j = sigmoid(z) pulls: the whole gradient of σ² [J,E], level, and the gradients of β_a and β_u [J].
+    """What a_j = sigmoid(z) pulls: the whole gradient of σ² [J,E], level, the gradients of β_a and β_u [J].
 
     level_j is what every share of capsule j pulls, wherever its vote is: the gradient of log Σ_i r_ij, less
     what the softmax over i takes away.
     """
     z, _, cost, mass = activate(spread, m, S, beta_a, beta_u, lam, e, E)
-    dz = lam * dlog_a / (1 + tl.exp(z))
+    dz = lam * dlog_a * sigmoid(-z)
     dvar -= (dz * mass)[:, None] / (spread + FLOOR)
     return dvar, -dz * cost * mass - tl.sum(dvar * spread, 1), dz, -E * dz * mass
 
@@ -90,11 +96,14 @@ def uniform(N: tl.constexpr, JP: tl.constexpr, J: tl.constexpr):
 
 @triton.jit
 def rows(at, real, we, E: tl.constexpr, EP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr):
-    """What lies at [I,J] and, for every STEP-th e from FIRST on, we further: [I,J,2,...,2], all e in one thread."""
+    """W at [I,J] and, from FIRST on, every STEP-th e: [I,J,2,...,2], so that a thread holds all e."""
     if STEP == EP:
         found = tl.load(at + FIRST * we, real & (FIRST < E), 0.0).to(tl.float32)
     else:
-        even, odd = rows(at, real, we, E, EP, FIRST, 2 * STEP), rows(at, real, we, E, EP, FIRST + STEP, 2 * STEP)
+        even, odd = (
+            rows(at, real, we, E, EP, FIRST, 2 * STEP),
+            rows(at, real, we, E, EP, FIRST + STEP, 2 * STEP),
+        )
         found = tl.join(even, odd)
     return found
 
@@ -172,7 +181,7 @@ def image_forward(
         at += B * E * J
         row += 3 * B * J
     unit = direction(mean + optional(bias, j[:, None] * E + e, real))[0]
-    tl.store(v + (n * J + j[:, None]) * E + e, unit / (1 + tl.exp(-z))[:, None], real)
+    tl.store(v + (n * J + j[:, None]) * E + e, unit * sigmoid(z)[:, None], real)
 
 
 @triton.jit(do_not_specialize=["wj", "fj", "D", "iterations", "first"])
@@ -251,7 +260,7 @@ def weights_backward(
     D: tl.constexpr, DP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr, NB: tl.constexpr,
     ITERATIONS: tl.constexpr, FIRST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """∂W_ij = Σ_b ∂û_{j|i} u_iᵀ for one i and some columns (e,j), from the factors that image_backward left."""
+    """∂W_ij = Σ_b ∂û_{j|i} u_iᵀ for one i and some columns (e,j), from what image_backward left."""
     i, n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * NB + tl.arange(0, NB), tl.arange(0, DP)
     e, j = (n // JP)[None, :], (n % JP)[None, :]
     real = (e < E) & (j < J)
@@ -303,7 +312,7 @@ def tile(x, b, n, B, E: tl.constexpr, J: tl.constexpr, EP: tl.constexpr):
 
 @triton.jit
 def join(mean, spread, m, S, mean_2, spread_2, m_2, S_2):
-    """The weighted mean and spread [...,J,E] of two sets of votes, from those of each; weights are S e^m [...,J,1]."""
+    """Weighted mean and spread [...,J,E] of two sets of votes, each of weight S e^m [...,J,1]."""
     top = tl.maximum(m, m_2)
     added = S_2 * tl.exp(m_2 - top)
     S = S * tl.exp(m - top) + added
@@ -395,7 +404,7 @@ def finish(
     tl.store(sums + row + 2 * B * J, summit(z, logs, E), j < J)
     if LAST:
         unit = direction(mean + optional(bias, j[:, None] * E + e, real))[0]
-        tl.store(v + at, unit / (1 + tl.exp(-z))[:, None], real)
+        tl.store(v + at, unit * sigmoid(z)[:, None], real)
 
 
 @triton.jit
@@ -404,7 +413,7 @@ def unfinish(
     B, vb, vj, ve, lam,
     E: tl.constexpr, J: tl.constexpr, JB: tl.constexpr, EP: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """∂μ, ∂σ² and level of JB Gaussians of one image: from dv at the last, else from what tile_backward added up."""
+    """∂μ, ∂σ² and level of JB Gaussians of one image: from dv at the last, else from tile_backward's sums."""
     n = tl.program_id(0).to(tl.int64)
     j, e = tl.program_id(1) * JB + tl.arange(0, JB), tl.arange(0, EP)[None, :]
     real, row, at = (j < J)[:, None] & (e < E), n * J + j, (n * J + j[:, None]) * E + e
@@ -439,9 +448,9 @@ def tile_backward(
 ):  # fmt: skip
     """Many input capsules: what one iteration gives ∂u_i and ∂W_ij, of `size` capsules i.
 
-    It takes JB capsules j at a time, and adds up over them; two programs may share them, and then leave two parts
-    of ∂u. ALONE: only total_i = Σ_j ∂log r_ij [B,I], which the rest needs.
-    DEEPER: and what it pulls at the Gaussians before it, Σ_i g, Σ_i g δ and Σ_i g δ². MORE: added to what is there.
+    It takes JB capsules j at a time, and adds up over them; programs that share them leave parts of ∂u.
+    ALONE: only total_i = Σ_j ∂log r_ij [B,I], which the rest needs. DEEPER: also what the Gaussians before it
+    are pulled by, Σ_i g, Σ_i g δ and Σ_i g δ². MORE: added to what is there.
     """
     start, part = tl.program_id(0) * size, tl.program_id(0).to(tl.int64)
     d = tl.arange(0, DK)[None, :]
@@ -465,9 +474,7 @@ def tile_backward(
                 g_0 = tl.zeros([BB, JB], tl.float32)
                 g_1, g_2 = tl.zeros([BB, JB, EP], tl.float32), tl.zeros([BB, JB, EP], tl.float32)
             for i in range(start, tl.minimum(start + size, I)):
-                votes, u_i, w_i, a, square = tile_votes(
-                    u, W, b, n, i, B, I, wj, wi, E, J, D, DK, EP, FORTH
-                )
+                votes, u_i, w_i, a, square = tile_votes(u, W, b, n, i, B, I, wj, wi, E, J, D, DK, EP, FORTH)
                 away = votes - mean
                 if COUPLED:
                     before = votes - mean_p
