@@ -14,15 +14,23 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMES = ("u", "W", "bias", "beta_a", "beta_u")
 
 
-@pytest.fixture(params=["image", "tile", "narrow"])
-def regime(request, monkeypatch):
+def programs(name, monkeypatch):
     """A program for an image; programs for tiles of all capsules j; programs for tiles of some."""
-    if request.param != "image":
+    if name != "image":
         monkeypatch.setattr(order, "IMAGE_VOTES", 0)
-    if request.param == "narrow":
+    if name == "narrow":
         monkeypatch.setattr(fused, "COLUMNS", 16)
         monkeypatch.setitem(fused.BACK, "columns", 16)
-    return request.param
+
+
+@pytest.fixture(params=["image", "tile"])
+def regime(request, monkeypatch):
+    programs(request.param, monkeypatch)
+
+
+@pytest.fixture(params=["image", "tile", "narrow"])
+def every_regime(request, monkeypatch):
+    programs(request.param, monkeypatch)
 
 
 @pytest.fixture
@@ -68,15 +76,17 @@ def errors(found, truth):
         ((2, 1, 3, 2, 3), 3, ("beta_a",), "all"),
         ((1, 5, 3, 3, 6), 1, ("bias", "beta_u"), "all"),
         ((3, 4, 4, 3, 8), 2, (), "all"),
-        ((2, 5, 3, 9, 5), 3, ("bias",), "all"),
-        ((2, 3, 3, 4, 3), 4, ("beta_a", "beta_u"), "all"),
-        ((1, 3, 3, 2, 4), 5, (), "all"),
+        ((1, 5, 6, 9, 5), 3, ("bias",), "all"),
+        ((2, 3, 5, 4, 3), 4, ("beta_a", "beta_u"), "all"),
+        ((1, 3, 6, 2, 4), 5, (), "all"),
         ((1, 3, 2, 2, 4), 1, (), "last"),
         ((2, 3, 3, 3, 4), 3, (), "last"),
     ],
     ids=str,
 )
-def test_values_and_gradients_are_the_references(shape, iterations, without, gradient, regime, poisoned):
+def test_values_and_gradients_are_the_references(
+    shape, iterations, without, gradient, every_regime, poisoned
+):
     inputs = leaves(shape, without)
     options = {"iterations": iterations, "gradient": gradient}
     found = everything(fused.em, inputs, **options)
@@ -104,7 +114,7 @@ def test_the_error_is_at_most_twice_the_references(regime):
     assert (torch.stack(ratios).median(0).values <= 2).all()
 
 
-def test_a_capsule_that_gets_next_to_nothing_keeps_its_mean(regime):
+def test_a_capsule_that_gets_next_to_nothing_keeps_its_mean(every_regime):
     inputs = leaves((1, 2, 4, 2, 3), scale=1.0)
     with torch.no_grad():
         # Capsule 1 costs so much that its share is below the smallest float.
@@ -128,7 +138,7 @@ def test_the_order_of_tensors_in_memory_changes_nothing(regime, holes):
     assert (errors(again, found) < 2e-6).all()
 
 
-@pytest.mark.parametrize("value", [0.0, 1e-25, 1e-11])
+@pytest.mark.parametrize("value", [0.0, 1e-11])
 @pytest.mark.parametrize("small", [("u",), ("W",), ("u", "W", "bias", "beta_a", "beta_u"), ("u", "bias")])
 def test_gradients_at_zero_are_finite(small, value, regime):
     inputs = leaves((1, 2, 2, 2, 2))

@@ -44,7 +44,7 @@ def route(
     deep: bool,
     rounded: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """v [B,J,E]; of T iterations μ, spread [T,B,J·E] and m, S, summit [T,3,B,J]; with tiles norm [T-1,2,B,I]."""
+    """v [B,J,E]; of T iterations μ, spread [T,B,J·E] and m, S, summit [T,3,B,J]; norm [T-1,2,B,I] of tiles."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, mu, spread, sums, norm = kept(u, W, iterations)
     if B == 0:
@@ -237,8 +237,10 @@ def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]
     """Gradients in the dtypes of what they belong to."""
     if dv is None:
         return (None,) * 8
-    du, dW, dbias, dbeta = unroute(dv, *ctx.saved_tensors, ctx.deep, ctx.rounded)
-    found = zip(ctx.saved_tensors, (du, dW, dbias, *dbeta.unbind()), strict=False)
+    # Once: what a checkpoint recomputes is handed out no second time.
+    saved = ctx.saved_tensors
+    du, dW, dbias, dbeta = unroute(dv, *saved, ctx.deep, ctx.rounded)
+    found = zip(saved, (du, dW, dbias, *dbeta.unbind()), strict=False)
     return *(None if x is None else dx.to(x.dtype) for x, dx in found), None, None, None
 
 
