@@ -10,7 +10,7 @@ from mocapsnet.ops.em import batched, fused
 from mocapsnet.ops.em.reference import em as reference
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-# B, J, I, D, E: CapsLayer 1 of CIFAR-10 and MNIST, a layer of the trunk, 10 and 100 classes, 64 capsules, odd sizes.
+# B, J, I, D, E: CapsLayer 1 of CIFAR-10 and MNIST, the trunk, 10 and 100 classes, 64 capsules, odd sizes.
 SHAPES = [
     (128, 32, 2048, 8, 8),
     (100, 32, 1152, 8, 8),

@@ -1,4 +1,4 @@
-"""EM routing as one op for autograd and torch.compile, around the Triton programs of kernels.py."""
+"""EM routing as one op for autograd and torch.compile, around the Triton programs of kernels.py and tiles.py."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
-from mocapsnet.ops.em import kernels
+from mocapsnet.ops.em import kernels, tiles
 from mocapsnet.ops.em.reference import inverse_temperature
 from mocapsnet.ops.order import one_image, power
 from mocapsnet.ops.rba.fused import PROGRAMS, gradients
@@ -44,7 +44,7 @@ def route(
     deep: bool,
     rounded: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """v [B,J,E]; of T iterations μ, spread [T,B,J·E] and m, S, summit [T,3,B,J]; norm [T-1,2,B,I] of tiles."""
+    """v [B,J,E]; of T iterations μ, spread [T,B,J·E], m, S, summit [T,3,B,J]; norm [T-1,2,B,I] of tiles."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, mu, spread, sums, norm = kept(u, W, iterations)
     if B == 0:
@@ -74,13 +74,13 @@ def tiles_forth(
     v, mu, spread, sums, norm = found
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     shape = sizes(W, COLUMNS)
-    groups, tiles = -(-J // shape["JB"]), -(-B // IMAGES)
-    size = -(-I * tiles * groups // PROGRAMS)
+    groups, rows = -(-J // shape["JB"]), -(-B // IMAGES)
+    size = -(-I * rows * groups // PROGRAMS)
     count = -(-I // size)
     parts, heads = u.new_empty((count, 2, B, J * E), dtype=torch.float32), sums.new_empty((count, 2, B, J))
 
     def each(t: int, into: Tensor, **what: bool) -> None:
-        kernels.tile_forward[(tiles, count, groups)](
+        tiles.tile_forward[(rows, count, groups)](
             u, W, mu[t - 1], spread[t - 1], sums[t - 1, 2], into, parts, heads,
             B, I, *W.stride()[:2], size, **shape, BB=IMAGES, COUPLED=t > 0, **what,
             PRECISION="bf16" if rounded else "ieee", num_warps=8, num_stages=2,
@@ -94,7 +94,7 @@ def tiles_forth(
             scales[0, 0] = some[:, 0].amax(0)
             scales[0, 1] = 1 / ((some[:, 0] - scales[0, 0]).exp() / some[:, 1]).sum(0)
         each(t, scales, KNOWN=groups > 1, ALONE=False)
-        kernels.finish[(B, groups)](
+        tiles.finish[(B, groups)](
             parts, heads, bias, beta_a, beta_u, mu[t], spread[t], sums[t], v, B, count,
             inverse_temperature(t), E=E, J=J, JB=shape["JB"], EP=shape["EP"], LAST=t == len(mu) - 1,
         )  # fmt: skip
@@ -155,7 +155,9 @@ def unroute(
         kernels.weights_backward[(I, -(-columns // width))](
             u, W, mu, spread, share, pull, dmu, dvar, dW, B, *u.stride(), *dW.stride(),
             I=I, E=E, J=J, D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width,
-            ITERATIONS=iterations, FIRST=first, PRECISION="tf32" if rounded else "ieee", num_stages=2,
+            ITERATIONS=iterations, FIRST=first, PRECISION="tf32" if rounded else "ieee",
+            # What is loaded ahead must fit into shared memory.
+            num_stages=2 if iterations - first <= 3 else 1,
         )  # fmt: skip
         dbias = dmu[-1].view(B, E, J).sum(0).T
     else:
@@ -188,14 +190,14 @@ def tiles_back(
     pulled = du if halves == 1 else du.new_empty((halves, *du.shape))
     for t in range(last, first - 1, -1):
         n, sums_of = t - first, (moved, lost) if t == last else (moved.sum(0), lost.sum(0))
-        kernels.unfinish[(B, -(-J // wide["JB"]))](
+        tiles.unfinish[(B, -(-J // wide["JB"]))](
             dv, *sums_of, *given, mu[t], spread[t], sums[t], dmu[n], dvar[n], level, dbeta[n], B,
             *dv.stride(), inverse_temperature(t), E=E, J=J, JB=wide["JB"], EP=wide["EP"], LAST=t == last,
         )  # fmt: skip
         for alone in (True, False):
             images = IMAGES if alone else min(BACK["images"], max(16, power(B)))
             grid = (count, -(-B // images), 1) if alone else (count, 1, halves)
-            kernels.tile_backward[grid](
+            tiles.tile_backward[grid](
                 u, W, mu[t], sums[t], dmu[n], dvar[n], level, mu[t - 1], spread[t - 1], sums[t - 1, 2],
                 norm[max(t - 1, 0) :], total, pulled, dW, moved, lost, B, I, *W.stride()[:2], size,
                 **(wide if alone else narrow), BB=images, COUPLED=t > 0, DEEPER=t > first and not alone,
