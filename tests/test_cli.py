@@ -171,6 +171,13 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(capsys, arguments, expecte
     assert expected in refused(capsys, *arguments.split())
 
 
+def test_a_backend_that_cannot_run_is_told_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr("mocapsnet.ops.backend.INTERPRETED", False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    told = refused(capsys, "train", "--routing", "em", "--backend", "fused")
+    assert "backend='fused' cannot run: it needs a CUDA GPU" in told
+
+
 def test_print_config_shows_what_a_config_file_takes(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["train", "--blocks", "7", "--print_config"])

@@ -76,7 +76,7 @@ def errors(found, truth):
         ((2, 1, 3, 2, 3), 3, ("beta_a",), "all"),
         ((1, 5, 3, 3, 6), 1, ("bias", "beta_u"), "all"),
         ((3, 4, 4, 3, 8), 2, (), "all"),
-        ((1, 5, 6, 9, 5), 3, ("bias",), "all"),
+        ((1, 5, 5, 9, 5), 3, ("bias",), "all"),
         ((2, 3, 5, 4, 3), 4, ("beta_a", "beta_u"), "all"),
         ((1, 3, 6, 2, 4), 5, (), "all"),
         ((1, 3, 2, 2, 4), 1, (), "last"),
@@ -139,7 +139,7 @@ def test_the_order_of_tensors_in_memory_changes_nothing(regime, holes):
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-11])
-@pytest.mark.parametrize("small", [("u",), ("W",), ("u", "W", "bias", "beta_a", "beta_u"), ("u", "bias")])
+@pytest.mark.parametrize("small", [("u", "bias"), NAMES])
 def test_gradients_at_zero_are_finite(small, value, regime):
     inputs = leaves((1, 2, 2, 2, 2))
     with torch.no_grad():
@@ -209,15 +209,16 @@ def test_rows_of_the_batch_are_independent(regime):
     assert torch.equal(fused.em(**inputs), alone)
 
 
-@pytest.mark.parametrize("memory", ["reverse", "store"])
-def test_a_momentum_trunk_takes_it(memory):
+def test_a_momentum_trunk_takes_it_and_reverses_to_the_bit():
     found = {}
-    for backend in ("fused", "reference"):
+    for backend, memory in (("fused", "reverse"), ("fused", "store"), ("reference", "store")):
         torch.manual_seed(0)
         layers = [CapsLayer(4, 3, 4, 3, "em", weight_std=0.5, backend=backend) for _ in range(3)]
-        sequence = mc.MomentumSequence(layers, memory=memory, check="raise").to(DEVICE)
+        sequence = mc.MomentumSequence(layers, memory=memory).to(DEVICE)
         x = torch.randn(2, 4, 3).to(DEVICE).requires_grad_()
         y = sequence(x)
         assert sequence.fused(x) is None
-        found[backend] = [y, *torch.autograd.grad(y.square().sum(), [x, *sequence.parameters()])]
-    assert (errors(found["fused"], found["reference"]) < 3e-5).all()
+        found[backend, memory] = [y, *torch.autograd.grad(y.square().sum(), [x, *sequence.parameters()])]
+    reverse, store, reference = found.values()
+    assert all(map(torch.equal, reverse, store))
+    assert (errors(store, reference) < 3e-5).all()

@@ -1,4 +1,4 @@
-"""EM routing as one op for autograd and torch.compile, around the Triton programs of kernels.py and tiles.py."""
+"""EM routing as one op for autograd and torch.compile, around the programs of kernels.py and tiles.py."""
 
 from typing import Any
 
