@@ -112,7 +112,6 @@ def test_the_three_networks_share_their_arguments():
         ("train --model convnet --loss margin --reconstruction_weight 1", "ConvNet has no decoder"),
         ("train --gamma 1", "gamma must be < 1, got 1"),
         ("train --skip block", "skip='block' is a residual trunk's and MoCapsNet has none; use ResCapsNet"),
-        ("train --routing em --backend fused", "backend='fused' cannot run"),
         ("bench speed", "what must be one of 'step', 'memory', 'routing', 'inference', 'epoch', got 'speed'"),
         ("bench stap", "got 'stap'; did you mean 'step'?"),
         ("bench memory --of trunks", "--of must be one of trunk, network, got trunks; did you mean trunk?"),
@@ -170,6 +169,13 @@ def test_the_three_networks_share_their_arguments():
 )
 def test_a_wrong_argument_is_one_line_and_exit_code_2(capsys, arguments, expected):
     assert expected in refused(capsys, *arguments.split())
+
+
+def test_a_backend_that_cannot_run_is_told_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr("mocapsnet.ops.backend.INTERPRETED", False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    told = refused(capsys, "train", "--routing", "em", "--backend", "fused")
+    assert "backend='fused' cannot run: it needs a CUDA GPU" in told
 
 
 def test_print_config_shows_what_a_config_file_takes(tmp_path, capsys):

@@ -13,11 +13,13 @@ from mocapsnet.ops.order import one_image, power
 
 # As Triton reads it, once.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-FUSED = ("rba", "leaky-rba", "sda")
-# Columns (j,e) of a tile of votes that the registers of an op's program hold.
+FUSED = ("rba", "leaky-rba", "sda", "em")
+# Columns (j,e) of a tile of votes that the registers of an op's program hold, where it takes all j at once.
 TILE_COLUMNS = {"rba": 1024, "sda": 4096}
 # Elements of a matrix W_ij for which a program that is written out for each still compiles in minutes.
 MATRIX = {"sda": 256}
+# Components of a vote that one thread holds.
+LONGEST = {"em": 256}
 
 
 def runnable(backend: str, op: str) -> None:
@@ -41,11 +43,12 @@ def refuse(why: str) -> None:
 def programs(op: str) -> ModuleType | str:
     """The module of a fused op, or why there is none."""
     try:
+        from mocapsnet.ops.em import fused as em
         from mocapsnet.ops.rba import fused as rba
         from mocapsnet.ops.sda import fused as sda
     except ImportError:
         return "Triton cannot be imported"
-    return {"rba": rba, "sda": sda}[op]
+    return {"rba": rba, "sda": sda, "em": em}[op]
 
 
 def convolution(x: Tensor, channels: int) -> ModuleType | None:
@@ -65,7 +68,7 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
     if backend == "reference" or (backend == "auto" and not u.is_cuda):
         return None
     (_, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    why, size, columns = None, D * E, TILE_COLUMNS[op]
+    why, columns, size, longest = None, TILE_COLUMNS.get(op), MATRIX.get(op, D * E), LONGEST.get(op, E)
     wrong = [name for name, (value, able) in options.items() if value != able]
     if not (u.is_cuda or (u.device.type == "cpu" and INTERPRETED)):
         why = f"u is on {u.device.type}, and it needs a CUDA GPU, or TRITON_INTERPRET=1 in the environment"
@@ -74,10 +77,12 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
         why = f"{wrong[0]} must be {able!r}, got {value!r}"
     elif torch.promote_types(u.dtype, W.dtype) not in (torch.float32, torch.bfloat16, torch.float16):
         why = f"it computes in float32, and u and W are {u.dtype} and {W.dtype}"
-    elif not one_image(I, J, E) and max(16, power(J)) * power(E) > columns:
+    elif columns and not one_image(I, J, E) and max(16, power(J)) * power(E) > columns:
         why = f"J and E, rounded up to powers of two, must make at most {columns}, got {J} and {E}"
-    elif size > MATRIX.get(op, size):
-        why = f"D times E must be at most {MATRIX[op]}, got {D} and {E}"
+    elif size < D * E:
+        why = f"D times E must be at most {size}, got {D} and {E}"
+    elif longest < E:
+        why = f"E must be at most {longest}, got {E}"
     elif forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
         why = "torch.func's transforms cannot look into it"
     elif isinstance(found := programs(op), ModuleType):

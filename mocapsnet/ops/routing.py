@@ -92,5 +92,8 @@ def em(
     for name, beta in (("beta_a", beta_a), ("beta_u", beta_u)):
         if beta is not None and beta.shape != (W.shape[0],):
             raise WrongArgument(f"{name} must be [J={W.shape[0]}] or None, got shape {tuple(beta.shape)}")
+    if (fused := fused_op("em", u, W, backend)) is not None:
+        v: Tensor = fused.em(u, W, bias, iterations, beta_a, beta_u, gradient)
+        return v
     module = em_batched if backend == "auto" and not from_memory(u) else em_reference
     return module.em(u, W, bias, iterations, beta_a, beta_u, gradient)[0]

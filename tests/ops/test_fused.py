@@ -132,7 +132,6 @@ def test_a_compiled_graph_holds_it_as_one_op(regime):
         ),
         (lambda u, W: mc.ops.rba(u.to("meta"), W.to("meta"), backend="fused"), "u is on meta"),
         (lambda u, W: torch.func.vmap(lambda u: mc.ops.rba(u[None], W, backend="fused"))(u), "torch.func"),
-        (lambda u, W: mc.ops.em(u, W, backend="fused"), "no fused kernel for em"),
     ],
 )
 def test_what_it_cannot_do_is_refused_with_the_reason(change, why):

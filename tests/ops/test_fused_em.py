@@ -1,0 +1,224 @@
+"""Fused EM routing against its reference, interpreted on a CPU or compiled on a GPU."""
+
+import pytest
+import torch
+
+import mocapsnet as mc
+from mocapsnet.errors import CannotRun
+from mocapsnet.nn.routing import CapsLayer
+from mocapsnet.ops import length, order
+from mocapsnet.ops.em import fused
+from mocapsnet.ops.em.reference import em as reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NAMES = ("u", "W", "bias", "beta_a", "beta_u")
+
+
+def programs(name, monkeypatch):
+    """A program for an image; programs for tiles of all capsules j; programs for tiles of some."""
+    if name != "image":
+        monkeypatch.setattr(order, "IMAGE_VOTES", 0)
+    if name == "narrow":
+        monkeypatch.setattr(fused, "COLUMNS", 16)
+        monkeypatch.setitem(fused.BACK, "columns", 16)
+
+
+@pytest.fixture(params=["image", "tile"])
+def regime(request, monkeypatch):
+    programs(request.param, monkeypatch)
+
+
+@pytest.fixture(params=["image", "tile", "narrow"])
+def every_regime(request, monkeypatch):
+    programs(request.param, monkeypatch)
+
+
+@pytest.fixture
+def poisoned():
+    """Every new buffer is full of NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def leaves(shape, without=(), scale=0.2):
+    """What em takes, by name."""
+    B, J, I, D, E = shape  # noqa: E741
+    drawn = torch.randn(B, I, D), scale * torch.randn(J, I, E, D), 0.3 * torch.randn(J, E)
+    tensors = dict(zip(NAMES, (*drawn, 50 * torch.randn(J), torch.randn(J)), strict=True))
+    return {name: x.to(DEVICE).requires_grad_() for name, x in tensors.items() if name not in without}
+
+
+def everything(op, inputs, **options):
+    """v and all gradients."""
+    v = op(**inputs, **options)
+    v = v[0] if isinstance(v, tuple) else v
+    weights = torch.linspace(-1, 2, v.numel(), dtype=torch.float64).view_as(v).to(v)
+    return [v, *torch.autograd.grad((weights * v).sum(), list(inputs.values()))]
+
+
+def exactly(inputs, **options):
+    """The same from the reference in float64."""
+    return everything(
+        reference, {name: x.detach().double().requires_grad_() for name, x in inputs.items()}, **options
+    )
+
+
+def errors(found, truth):
+    # A direction of one component is a sign: some gradients are nothing but rounding.
+    return torch.stack([(x - y).norm() / (1e-6 + y.norm()) for x, y in zip(found, truth, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("shape", "iterations", "without", "gradient"),
+    [
+        ((1, 1, 1, 1, 1), 2, (), "all"),
+        ((2, 1, 3, 2, 3), 3, ("beta_a",), "all"),
+        ((1, 5, 3, 3, 6), 1, ("bias", "beta_u"), "all"),
+        ((3, 4, 4, 3, 8), 2, (), "all"),
+        ((1, 5, 5, 9, 5), 3, ("bias",), "all"),
+        ((2, 3, 5, 4, 3), 4, ("beta_a", "beta_u"), "all"),
+        ((1, 3, 6, 2, 4), 5, (), "all"),
+        ((1, 3, 2, 2, 4), 1, (), "last"),
+        ((2, 3, 3, 3, 4), 3, (), "last"),
+    ],
+    ids=str,
+)
+def test_values_and_gradients_are_the_references(
+    shape, iterations, without, gradient, every_regime, poisoned
+):
+    inputs = leaves(shape, without)
+    options = {"iterations": iterations, "gradient": gradient}
+    found = everything(fused.em, inputs, **options)
+    assert {x.dtype for x in found} == {torch.float32}
+    assert (errors(found, exactly(inputs, **options)) < 3e-6).all()
+
+
+def test_more_images_and_capsules_than_a_tile_holds(monkeypatch, poisoned):
+    monkeypatch.setattr(order, "IMAGE_VOTES", 0)
+    monkeypatch.setattr(fused, "PROGRAMS", 3)
+    monkeypatch.setitem(fused.BACK, "images", 16)
+    inputs = leaves((18, 3, 5, 2, 3))
+    options = {"iterations": 2}
+    assert (errors(everything(fused.em, inputs, **options), exactly(inputs, **options)) < 3e-6).all()
+
+
+def test_the_error_is_at_most_twice_the_references(regime):
+    ratios = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inputs = leaves((1, 4, 5, 3, 4), scale=0.5)
+        truth = exactly(inputs)
+        ours = errors(everything(fused.em, inputs), truth)
+        ratios.append(ours / (errors(everything(reference, inputs), truth) + 1e-7))
+    assert (torch.stack(ratios).median(0).values <= 2).all()
+
+
+def test_a_capsule_that_gets_next_to_nothing_keeps_its_mean(every_regime):
+    inputs = leaves((1, 2, 4, 2, 3), scale=1.0)
+    with torch.no_grad():
+        # Capsule 1 costs so much that its share is below the smallest float.
+        inputs["beta_a"].copy_(torch.tensor([0.0, -1e5]))
+    found, truth = everything(fused.em, inputs), exactly(inputs)
+    assert (errors(found, truth) < 3e-5).all()
+    assert reference(**inputs)[1][:, 1].max() < 1e-38
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_the_order_of_tensors_in_memory_changes_nothing(regime, holes):
+    inputs = leaves((2, 3, 4, 2, 3))
+    found = everything(fused.em, inputs)
+    again = {name: x.detach() for name, x in inputs.items()}
+    if holes:
+        again = {name: torch.stack([x, x], -1)[..., 0] for name, x in again.items()}
+    else:
+        again["W"] = again["W"].permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)
+    assert again["W"].stride() != inputs["W"].stride()
+    again = everything(fused.em, {name: x.requires_grad_() for name, x in again.items()})
+    assert (errors(again, found) < 2e-6).all()
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-11])
+@pytest.mark.parametrize("small", [("u", "bias"), NAMES])
+def test_gradients_at_zero_are_finite(small, value, regime):
+    inputs = leaves((1, 2, 2, 2, 2))
+    with torch.no_grad():
+        for name in small:
+            inputs[name].fill_(value)
+    assert all(x.isfinite().all() for x in everything(fused.em, inputs, iterations=2))
+
+
+def test_an_empty_batch_has_gradients_of_zero(regime):
+    v, _, *others = everything(fused.em, leaves((0, 3, 5, 4, 4)))
+    assert v.shape == (0, 3, 4)
+    assert not any(gradient.any() for gradient in others)
+
+
+def test_it_repeats_to_the_bit(regime):
+    inputs = leaves((2, 3, 4, 2, 3))
+    assert all(map(torch.equal, everything(fused.em, inputs), everything(fused.em, inputs)))
+
+
+def test_torch_knows_the_op(regime):
+    u, W, bias, beta_a, beta_u = leaves((1, 2, 3, 2, 2)).values()
+    torch.library.opcheck(fused.route, (u, W, bias, beta_a, beta_u, 2, True, False))
+    torch.library.opcheck(fused.route, (u, W.detach(), None, None, None, 1, False, False))
+
+
+def test_a_compiled_graph_holds_it_as_one_op(regime):
+    inputs = leaves((1, 3, 4, 2, 3))
+    compiled = torch.compile(
+        lambda **given: mc.ops.em(**given, backend="fused"), backend="aot_eager", fullgraph=True
+    )
+    assert all(map(torch.equal, everything(compiled, inputs), everything(fused.em, inputs)))
+
+
+def test_a_second_derivative_is_refused_and_not_wrong(regime):
+    inputs = leaves((1, 2, 3, 2, 2))
+    (first,) = torch.autograd.grad(fused.em(**inputs).square().sum(), inputs["u"], create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda u, W: mc.ops.em(u.double(), W, backend="fused"), "u and W are torch.float64"),
+        (lambda u, W: mc.ops.em(u, W.repeat(1, 1, 100, 1), backend="fused"), "at most 256, got 400"),
+        (lambda u, W: mc.ops.em(u.to("meta"), W.to("meta"), backend="fused"), "u is on meta"),
+        (lambda u, W: torch.func.vmap(lambda u: mc.ops.em(u[None], W, backend="fused"))(u), "torch.func"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_with_the_reason(change, why):
+    u, W = (x.detach() for x in list(leaves((2, 3, 5, 4, 4)).values())[:2])
+    with pytest.raises(CannotRun, match=why):
+        change(u, W)
+
+
+def test_it_is_invariant_to_the_order_of_inputs_and_equivariant_to_that_of_outputs(regime):
+    u, W, bias, beta_a, beta_u = (x.detach() for x in leaves((2, 4, 5, 3, 3)).values())
+    v, i, j = fused.em(u, W, bias, 3, beta_a, beta_u), torch.randperm(5), torch.randperm(4)
+    found = fused.em(u[:, i], W[j][:, i], bias[j], 3, beta_a[j], beta_u[j])
+    assert (found - v[:, j]).abs().max() < 2e-6
+    assert (length(fused.em(10 * u, 10 * W, bias)) < 1).all()
+
+
+def test_rows_of_the_batch_are_independent(regime):
+    inputs = {name: x.detach() for name, x in leaves((3, 3, 4, 2, 3)).items()}
+    alone = torch.cat([fused.em(**(inputs | {"u": row})) for row in inputs["u"].split(1)])
+    assert torch.equal(fused.em(**inputs), alone)
+
+
+def test_a_momentum_trunk_takes_it_and_reverses_to_the_bit():
+    found = {}
+    for backend, memory in (("fused", "reverse"), ("fused", "store"), ("reference", "store")):
+        torch.manual_seed(0)
+        layers = [CapsLayer(4, 3, 4, 3, "em", weight_std=0.5, backend=backend) for _ in range(3)]
+        sequence = mc.MomentumSequence(layers, memory=memory).to(DEVICE)
+        x = torch.randn(2, 4, 3).to(DEVICE).requires_grad_()
+        y = sequence(x)
+        assert sequence.fused(x) is None
+        found[backend, memory] = [y, *torch.autograd.grad(y.square().sum(), [x, *sequence.parameters()])]
+    reverse, store, reference = found.values()
+    assert all(map(torch.equal, reverse, store))
+    assert (errors(store, reference) < 3e-5).all()
