@@ -3,7 +3,7 @@
 Where PATH has the sub-folders train and test, these are the two splits, and the classes lie in them.
 Elsewhere every fifth picture of each class, in sorted order, is a test picture.
 Pictures that share one size up to 64 x 64 keep it; all others become 32 x 32.
-Pictures stay gray where all of them are gray; otherwise all become RGB, without transparency.
+Pictures stay gray where all of them are gray; otherwise all become RGB. What is transparent is white.
 Names that begin with a dot are passed over.
 """
 
@@ -115,5 +115,9 @@ def to_pixels(opened: Image.Image, size: tuple[int, int], mode: str) -> NDArray[
     upright = ImageOps.exif_transpose(opened)
     if upright.mode.startswith("I;16"):
         upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+    if upright.has_transparency_data:
+        # As every viewer shows it: ink on nothing is ink on paper.
+        paper = Image.new("RGBA", upright.size, "white")
+        upright = Image.alpha_composite(paper, upright.convert("RGBA"))
     pixels = np.asarray(upright.convert(mode).resize(size, Image.Resampling.BILINEAR))
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from mocapsnet.data import Dataset, Split
@@ -192,6 +191,9 @@ def train(
     epochs, batch, seed = config["epochs"], config["batch"], config["seed"]
     count = len(dataset.train.labels)
     steps = -(-count // batch)
+    # Lightning takes seconds to import: those who only look at a network do not wait for it.
+    from lightning_fabric import Fabric
+
     fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[config["precision"]])
     model.to(fabric.device)
     optimizer, schedule = make_optimizer(
@@ -347,6 +349,7 @@ def lengths_of(model: Network, images: Tensor, offsets: Tensor | None = None, pa
     stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
     with stance, float32_products(tf32=False, tuned=False):
         parts = normalise.centre(images).split(min(TEST_BATCH[images.device.type], model.at_once))
-        found = [model.lengths(normalise(to_pixels(part))) for part in parts]
+        dtype = next(model.parameters()).dtype
+        found = [model.lengths(normalise(to_pixels(part)).to(dtype)) for part in parts]
     model.train(was_training)
     return torch.cat(found)
