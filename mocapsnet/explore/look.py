@@ -190,10 +190,11 @@ class Look:
         v = torch.tensor(self.check(label, capsule))
         if not isinstance(span, int | float) or not 0 < span <= WIDEST:
             raise WrongArgument(f"span must be a number above 0 and at most {WIDEST}, got {span!r}")
-        moves = torch.linspace(-span, span, 11)
-        moved = v + torch.eye(len(v))[:, None, :] * moves[None, :, None]
+        # The middle is zero itself, which linspace misses.
+        moves = [span * step / 5 for step in range(-5, 6)]
+        moved = v + torch.eye(len(v))[:, None, :] * torch.tensor(moves)[None, :, None]
         pictures = self.pictures(label, moved.flatten(0, 1))
-        return {"rows": len(v), "moves": moves.tolist(), "pictures": [encode_picture(p) for p in pictures]}
+        return {"rows": len(v), "moves": moves, "pictures": [encode_picture(p) for p in pictures]}
 
     @torch.inference_mode()
     def sweep(self, source: dict[str, Any], view: View, of: str) -> dict[str, Any]:

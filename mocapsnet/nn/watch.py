@@ -72,6 +72,7 @@ def chosen(found: list[Intermediate], indices: int | list[int] | None) -> list[I
         return found[-indices:]
     if isinstance(indices, int) or not all(-count <= n < count for n in indices):
         raise WrongArgument(
-            f"indices must be from 1 to {count}, or a list of some from {-count} to {count - 1}, got {indices}"
+            f"indices must be from 1 to {count}, or a list of some from {-count} to {count - 1}, "
+            f"got {indices}"
         )
     return [found[n] for n in indices]
