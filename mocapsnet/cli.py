@@ -240,7 +240,7 @@ def bench(settings: BenchSettings, what: str) -> None:
 
 
 def explore(settings: ExploreSettings, runs: list[str]) -> None:
-    """Show what one trained network sees, or two side by side, on a local web page."""
+    """Show what a trained network sees, or two or three side by side, on a local web page."""
     try:
         from mocapsnet.explore.serve import serve
     except ImportError as error:

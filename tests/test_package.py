@@ -97,7 +97,7 @@ def run_python(code: str, *flags: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
-@pytest.mark.parametrize("room", ["explore.serve", "measure.predict", "measure.accuracy", "export"])
+@pytest.mark.parametrize("room", ["explore.serve", "measure.predict", "measure.accuracy"])
 def test_looking_at_a_network_does_not_wait_for_lightning(room):
     code = f"import sys, mocapsnet.{room}; print('lightning_fabric' in sys.modules)"
     assert run_python(code).stdout == "False\n"
