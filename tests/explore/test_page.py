@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -36,7 +37,14 @@ def server():
 
 
 @pytest.fixture
-def open_page(browser):
+def start():
+    """Start a server of one's own; it outlives the pages on it."""
+    with ExitStack() as stack:
+        yield lambda *words: stack.enter_context(serving(*words))
+
+
+@pytest.fixture
+def open_page(browser, start):
     """Open an address; at the end nothing may have been complained about or asked for elsewhere."""
     contexts, complaints, asked, expected = [], [], [], []
 
@@ -366,32 +374,32 @@ def test_two_runs_stand_side_by_side(two, open_page):
     assert len({*fills}) == 2
 
 
-def test_a_third_run_has_its_own_name_picture_and_lengths(runs, open_page):
-    with serving(runs / "momentum", runs / "residual", runs / "plain") as server:
-        page = open_page(server)
-        reconstructions = {}
-        for n, name in enumerate(["momentum", "residual", "plain"]):
-            page.locator("#runs button").nth(n).click()
-            page.wait_for_function(
-                "(name) => document.getElementById('about').textContent.startsWith(name)", arg=name
-            )
-            assert page.inner_text("#output-note") == name
-            others = page.locator("#others figcaption").all_inner_texts()
-            assert {name, *others} == {"momentum", "residual", "plain"}
-            reconstructions[name] = pixels(page, "output")
-            assert page.inner_text("#verdict").startswith(f"{name} sees ")
-        assert len({*reconstructions.values()}) == 3
-        told = [server.ask("api/see", {"run": run, "index": 0})[1]["lengths"] for run in range(3)]
-        for k, words in enumerate(page.locator("#bars .value").all_inner_texts()):
-            assert words == " · ".join(f"{lengths[k]:.2f}" for lengths in told)
+def test_a_third_run_has_its_own_name_picture_and_lengths(runs, open_page, start):
+    server = start(runs / "momentum", runs / "residual", runs / "plain")
+    page = open_page(server)
+    reconstructions = {}
+    for n, name in enumerate(["momentum", "residual", "plain"]):
+        page.locator("#runs button").nth(n).click()
+        page.wait_for_function(
+            "(name) => document.getElementById('about').textContent.startsWith(name)", arg=name
+        )
+        assert page.inner_text("#output-note") == name
+        others = page.locator("#others figcaption").all_inner_texts()
+        assert {name, *others} == {"momentum", "residual", "plain"}
+        reconstructions[name] = pixels(page, "output")
+        assert page.inner_text("#verdict").startswith(f"{name} sees ")
+    assert len({*reconstructions.values()}) == 3
+    told = [server.ask("api/see", {"run": run, "index": 0})[1]["lengths"] for run in range(3)]
+    for k, words in enumerate(page.locator("#bars .value").all_inner_texts()):
+        assert words == " · ".join(f"{lengths[k]:.2f}" for lengths in told)
 
 
-def test_a_network_without_a_trunk_says_so(runs, open_page):
-    with serving(runs / "plain") as server:
-        page = open_page(server)
-        assert page.inner_text("#depth-text").startswith("There is no trunk here")
-        assert page.is_hidden("#depth-chart")
-        assert page.locator("#flow .column").count() == 2
+def test_a_network_without_a_trunk_says_so(runs, open_page, start):
+    server = start(runs / "plain")
+    page = open_page(server)
+    assert page.inner_text("#depth-text").startswith("There is no trunk here")
+    assert page.is_hidden("#depth-chart")
+    assert page.locator("#flow .column").count() == 2
 
 
 def test_bars_of_named_classes_begin_at_one_line(two, open_page):
@@ -401,22 +409,22 @@ def test_bars_of_named_classes_begin_at_one_line(two, open_page):
 
 
 @pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
-def test_a_hundred_classes_leave_the_layers_and_the_chosen_one_in_sight(runs, open_page, viewport):
-    with serving(runs / "hundred") as server:
-        page = open_page(server, "#" + json.dumps({"cls": 90}), viewport=viewport)
-        assert page.locator("#flow .class").count() == 24
-        assert page.text_content("#flow .class.on text") == "90"
-        assert "24 of 100" in page.locator("#flow text").all_text_contents()
+def test_a_hundred_classes_leave_the_layers_and_the_chosen_one_in_sight(runs, open_page, start, viewport):
+    server = start(runs / "hundred")
+    page = open_page(server, "#" + json.dumps({"cls": 90}), viewport=viewport)
+    assert page.locator("#flow .class").count() == 24
+    assert page.text_content("#flow .class.on text") == "90"
+    assert "24 of 100" in page.locator("#flow text").all_text_contents()
 
-        def inside(place, box):
-            return box["y"] <= place["y"] and place["y"] + place["height"] <= box["y"] + box["height"]
+    def inside(place, box):
+        return box["y"] <= place["y"] and place["y"] + place["height"] <= box["y"] + box["height"]
 
-        flow = page.locator("#flow").bounding_box()
-        for circle in page.locator("#flow .ring").all():
-            assert inside(circle.bounding_box(), flow)
-        bar = page.locator("#bars button[aria-pressed=true]")
-        assert inside(bar.bounding_box(), page.locator("#bars").bounding_box())
-        assert page.evaluate("document.body.scrollHeight") < 7000
+    flow = page.locator("#flow").bounding_box()
+    for circle in page.locator("#flow .ring").all():
+        assert inside(circle.bounding_box(), flow)
+    bar = page.locator("#bars button[aria-pressed=true]")
+    assert inside(bar.bounding_box(), page.locator("#bars").bounding_box())
+    assert page.evaluate("document.body.scrollHeight") < 7000
 
 
 def test_the_page_looks_as_the_readme_shows_it(open_page, server, request):
