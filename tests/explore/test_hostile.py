@@ -71,6 +71,15 @@ def many_scans(count: int) -> bytes:
     return content.getvalue()[:end] + count * scan + content.getvalue()[end:]
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_the_largest_picture_that_is_let_in_leaves_memory_bounded(server, mode):
+    content = io.BytesIO()
+    Image.new(mode, (6_000, 4_000), (1, 2, 3, 4)[: len(mode)]).save(content, "PNG", compress_level=1)
+    before = server.peak_memory()
+    assert server.ask("api/upload", content=content.getvalue())[0] == 200
+    assert server.peak_memory() - before < 12 * 24_000_000
+
+
 BOMB = png(20_000, 20_000)
 UPLOADS = {
     "truncated png": saved("PNG")[:700],
