@@ -152,6 +152,9 @@ def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
 
     if settings.json and settings.csv:
         raise WrongArgument("give --json true or --csv FILE, not both")
+    # Known before thousands of pictures are read.
+    if settings.csv and not Path(settings.csv).absolute().parent.is_dir():
+        raise FileNotFoundError(f"there is no folder for {settings.csv}; make it first")
     model = load(run)
     names = class_names(run, model)
     found = predict(model, images, pick_device(settings.device))
@@ -237,7 +240,7 @@ def bench(settings: BenchSettings, what: str) -> None:
 
 
 def explore(settings: ExploreSettings, runs: list[str]) -> None:
-    """Show what one trained network sees, or two side by side, on a local web page."""
+    """Show what a trained network sees, or two or three side by side, on a local web page."""
     try:
         from mocapsnet.explore.serve import serve
     except ImportError as error:

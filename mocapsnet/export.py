@@ -67,6 +67,8 @@ def export(run: str, format: str, output: str | None = None) -> tuple[Path, floa
     if format == "hub":
         if target.resolve() == resolve(run).resolve():
             raise WrongArgument(f"output must be another folder than the run's, got {target}")
+        if target.exists() and not target.is_dir():
+            raise WrongArgument(f"output must be a folder for the hub, got the file {target}")
         return target, to_hub(run, model, target)
     target.parent.mkdir(parents=True, exist_ok=True)
     return target, {"onnx": to_onnx, "torch": to_torch}[format](model, names, target)

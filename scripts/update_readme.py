@@ -115,12 +115,17 @@ def kernels() -> str:
 
 def explore_speed() -> str:
     """Medians of the page's answers, a row for each network and machine."""
-    lines = ["| network | slider to picture, median | page ready | on | load |", "|---|---|---|---|---|"]
+    lines = [
+        "| network | slider to picture, median | page ready | command ready | predict, files/s | on | load |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for path in sorted((REPOSITORY / "results" / "speed").glob("explore-*.json")):
         told = json.loads(path.read_text())
-        where = f"{told['hardware']['threads']} threads of {told['hardware']['cpu']}"
+        threads = told["hardware"]["threads"]
+        where = f"{threads} thread{'s' if threads > 1 else ''} of {told['hardware']['cpu']}"
         for name, row in told["results"].items():
-            times = f"{row['slider_ms_median']:.0f} ms | {row['ready_ms']:.0f} ms"
+            times = f"{row['slider_ms_median']:.0f} ms | {row['ready_ms']:.0f} ms | {row['start_s']} s"
+            times += f" | {row['predict_images_per_second']:,}"
             lines.append(f"| {name} | {times} | {where} | {told['load']} |")
     return "\n".join(lines) + "\n"
 

@@ -196,6 +196,28 @@ def test_predict_names_a_folder_without_pictures(place, tmp_path, capsys):
     assert "holds no pictures" in refused(capsys, 1, "predict", place / "gray run", tmp_path / "empty")
 
 
+def test_predict_says_at_once_that_there_is_no_folder_for_its_csv(place, tmp_path, capsys, monkeypatch):
+    def read(*_):
+        raise AssertionError("pictures were read in vain")
+
+    Image.new("L", (9, 9)).save(tmp_path / "a.png")
+    monkeypatch.setattr("mocapsnet.measure.predict.picture", read)
+    words = ("predict", place / "gray run", tmp_path / "a.png", "--csv", tmp_path / "none" / "out.csv")
+    assert f"there is no folder for {tmp_path}/none/out.csv" in refused(capsys, 1, *words)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_predict_takes_networks_of_other_floats(place, tmp_path, capsys, dtype):
+    mc.load(place / "gray run").to(dtype).save(tmp_path / "run")
+    shutil.copyfile(place / "gray run" / "run.json", tmp_path / "run" / "run.json")
+    Image.effect_noise((9, 9), 90).save(tmp_path / "a.png")
+    (told,), (expected,) = (
+        json.loads(call(capsys, "predict", run, tmp_path / "a.png", "--json", "true"))
+        for run in (tmp_path / "run", place / "gray run")
+    )
+    assert told["lengths"] == pytest.approx(expected["lengths"], abs=0.02)
+
+
 def test_predict_knows_the_shipped_network_by_name(tmp_path, capsys):
     digits = mc.data.load("mnist6k").test
     Image.fromarray(digits.images[0, 0].numpy()).save(tmp_path / "digit.png")

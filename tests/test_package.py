@@ -97,6 +97,12 @@ def run_python(code: str, *flags: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
+@pytest.mark.parametrize("room", ["explore.serve", "measure.predict", "measure.accuracy"])
+def test_looking_at_a_network_does_not_wait_for_lightning(room):
+    code = f"import sys, mocapsnet.{room}; print('lightning_fabric' in sys.modules)"
+    assert run_python(code).stdout == "False\n"
+
+
 def test_help_does_not_import_torch():
     code = "import sys, mocapsnet.cli as cli\ntry: cli.main(['train', '--help'])\nexcept SystemExit: pass\n"
     assert run_python(code + "print('torch' in sys.modules)").stdout.splitlines()[-1] == "False"

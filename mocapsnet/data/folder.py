@@ -3,7 +3,7 @@
 Where PATH has the sub-folders train and test, these are the two splits, and the classes lie in them.
 Elsewhere every fifth picture of each class, in sorted order, is a test picture.
 Pictures that share one size up to 64 x 64 keep it; all others become 32 x 32.
-Pictures stay gray where all of them are gray; otherwise all become RGB, without transparency.
+Pictures stay gray where all of them are gray; otherwise all become RGB. What is transparent is white.
 Names that begin with a dot are passed over.
 """
 
@@ -22,6 +22,7 @@ SIZE = (32, 32)
 LARGEST_KEPT = 64
 TEST_EVERY = 5
 GRAY = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
+BILINEAR = Image.Resampling.BILINEAR
 WAY_OUT = "repair it or take it away"
 
 Pictures = Mapping[str, Sequence[Path]]
@@ -112,8 +113,16 @@ def to_pixels(opened: Image.Image, size: tuple[int, int], mode: str) -> NDArray[
     """An open picture, upright, in that size and mode, as uint8 [C,H,W]."""
     if opened.mode in ("I", "F"):
         raise BrokenFile("has 32-bit pixels of unknown range; save it with 8 or 16 bits")
-    upright = ImageOps.exif_transpose(opened)
+    # No copy is made that need not be: a picture may be large.
+    ImageOps.exif_transpose(opened, in_place=True)
+    upright = opened
     if upright.mode.startswith("I;16"):
         upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-    pixels = np.asarray(upright.convert(mode).resize(size, Image.Resampling.BILINEAR))
+    if upright.has_transparency_data:
+        # As every viewer shows it: ink on nothing is ink on paper.
+        small = (upright if upright.mode == "RGBA" else upright.convert("RGBA")).resize(size, BILINEAR)
+        upright = Image.alpha_composite(Image.new("RGBA", size, "white"), small)
+    if upright.mode != mode:
+        upright = upright.convert(mode)
+    pixels = np.asarray(upright.resize(size, BILINEAR))
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)

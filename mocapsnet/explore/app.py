@@ -27,8 +27,11 @@ LONGEST = 30.0
 """Seconds an answer may take, waiting included."""
 AT_ONCE = 64
 """Requests that may wait for an answer."""
+UPLOADS_AT_ONCE = 8
+"""Of them, those that bring a picture, which may be large."""
 JSON_BYTES = 100_000
 """Of a request beside the pixels in it."""
+UPLOAD = "/api/upload"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -56,6 +59,7 @@ class Guard:
         self.app = app
         self.hosts = hosts
         self.waiting = 0
+        self.uploading = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or say why not."""
@@ -74,11 +78,14 @@ class Guard:
         if refused := self.refuse(Request(scope)):
             await refused(scope, receive, send_with_headers)
             return
+        upload = scope["path"] == UPLOAD
         self.waiting += 1
+        self.uploading += upload
         try:
             await self.app(scope, receive, send_with_headers)
         finally:
             self.waiting -= 1
+            self.uploading -= upload
 
     def refuse(self, request: Request) -> Response | None:
         """The answer to a request that is not let in."""
@@ -91,6 +98,8 @@ class Guard:
             return error(403, "only this page itself may ask")
         if self.waiting >= AT_ONCE:
             return error(503, f"{AT_ONCE} requests are being answered; try again")
+        if request.url.path == UPLOAD and self.uploading >= UPLOADS_AT_ONCE:
+            return error(503, f"{UPLOADS_AT_ONCE} pictures are being read; try again")
         return None
 
 
@@ -221,7 +230,7 @@ def make_app(looks: Sequence[Look], hosts: Sequence[str] | None) -> ASGIApp:
         Route("/", page),
         Route("/api/about", about),
         Route("/api/grid", grid),
-        Route("/api/upload", upload, methods=["POST"]),
+        Route(UPLOAD, upload, methods=["POST"]),
         *(Route(f"/api/{name}", ask(answer), methods=["POST"]) for name, answer in ANSWERS.items()),
         Route("/{name}", page),
     ]

@@ -47,6 +47,8 @@ class Look:
         self.class_names = [str(k) for k in range(self.model.config["classes"])]
         self.record: dict[str, Any] = {}
         self.test: Split | None = None
+        self.tested: str | None = None
+        """The data set that the test images are of."""
         self.why = ""
         try:
             self.record = read_run(run)
@@ -73,6 +75,7 @@ class Look:
             dataset = data.load("mnist6k")
         if windowed(dataset.image_shape, self.normalise.window) != self.model.image_shape:
             raise WrongArgument(f"{dataset.name} has images {dataset.image_shape}")
+        self.tested = dataset.name
         return dataset.test._replace(images=self.normalise.centre(dataset.test.images))
 
     def about(self) -> dict[str, Any]:
@@ -88,6 +91,7 @@ class Look:
             "dataset": self.record.get("config", {}).get("dataset"),
             "test_accuracy": self.record.get("test_accuracy"),
             "test_images": len(self.test.labels) if self.test else 0,
+            "tested": self.tested,
             "why_no_images": self.why,
             # Where primary capsules look: how many, how far apart, and how wide their field is, in pixels.
             "primary": {"rows": rows, "columns": columns, "stride": STRIDE, "field": 2 * kernel_size - 1},
@@ -186,10 +190,11 @@ class Look:
         v = torch.tensor(self.check(label, capsule))
         if not isinstance(span, int | float) or not 0 < span <= WIDEST:
             raise WrongArgument(f"span must be a number above 0 and at most {WIDEST}, got {span!r}")
-        moves = torch.linspace(-span, span, 11)
-        moved = v + torch.eye(len(v))[:, None, :] * moves[None, :, None]
+        # The middle is zero itself, which linspace misses.
+        moves = [span * step / 5 for step in range(-5, 6)]
+        moved = v + torch.eye(len(v))[:, None, :] * torch.tensor(moves)[None, :, None]
         pictures = self.pictures(label, moved.flatten(0, 1))
-        return {"rows": len(v), "moves": moves.tolist(), "pictures": [encode_picture(p) for p in pictures]}
+        return {"rows": len(v), "moves": moves, "pictures": [encode_picture(p) for p in pictures]}
 
     @torch.inference_mode()
     def sweep(self, source: dict[str, Any], view: View, of: str) -> dict[str, Any]:

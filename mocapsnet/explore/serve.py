@@ -14,6 +14,8 @@ from mocapsnet.explore import app
 from mocapsnet.explore.look import Look
 
 CONNECTIONS = 256
+SIDE_BY_SIDE = 3
+"""Networks on one page: the paper has three."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -21,7 +23,11 @@ def serve(runs: Sequence[str], data: str | None, host: str, port: int) -> None:
     """Open the runs, print the address and answer until the program is stopped."""
     if not 0 <= port <= 65535:
         raise WrongArgument(f"port must be from 0 to 65535, got {port}; 0 picks a free one")
+    if len(runs) > SIDE_BY_SIDE:
+        raise WrongArgument(f"at most {SIDE_BY_SIDE} runs stand side by side, got {len(runs)}")
     looks = [Look(run, data) for run in runs]
+    # One image for all: the number of a test image means the same in every run.
+    shared = next((look for look in looks if look.test is not None), looks[0])
     for look in looks[1:]:
         if look.model.image_shape != looks[0].model.image_shape or look.class_names != looks[0].class_names:
             raise WrongArgument(
@@ -30,14 +36,17 @@ def serve(runs: Sequence[str], data: str | None, host: str, port: int) -> None:
             )
     listening = listen(host, port)
     for look in looks:
+        look.test, look.tested = shared.test, shared.tested
         look.warm()
     address, number = listening.getsockname()[:2]
     own = is_loopback(address)
-    shown = f"[{address}]" if ":" in address else address
+    everywhere = ipaddress.ip_address(address).is_unspecified
+    shown = "localhost" if everywhere else f"[{address}]" if ":" in address else address
     print(f"explorer at http://{shown}:{number}/ (Ctrl-C ends it)", flush=True)
     if not own:
+        reached = "this computer under any of its addresses" if everywhere else shown
         print(
-            f"it is open to everybody who can reach {shown}: they can look at these networks and make this "
+            f"it is open to everybody who can reach {reached}: they can look at these networks and make this "
             "machine compute; --host 127.0.0.1 keeps it to yourself",
             flush=True,
         )

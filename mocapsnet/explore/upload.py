@@ -10,7 +10,10 @@ from mocapsnet.errors import BrokenFile, WrongArgument
 
 BYTES = 5_000_000
 PIXELS = 24_000_000
+SCANS = 100
+"""Passes of a JPEG over its pixels; cameras and editors make ten, and each costs time."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+START_OF_SCAN = b"\xff\xda"
 
 
 def read_upload(content: bytes, shape: tuple[int, int, int]) -> bytes:
@@ -35,6 +38,8 @@ def read_upload(content: bytes, shape: tuple[int, int, int]) -> bytes:
             raise WrongArgument(
                 f"the picture has {width} x {height} pixels, more than {PIXELS:,}; make it smaller"
             )
+        if opened.format == "JPEG" and content.count(START_OF_SCAN) > SCANS:
+            raise WrongArgument(f"the picture is a JPEG of more than {SCANS} scans; save it again")
         try:
             return to_pixels(opened, (W, H), "L" if C == 1 else "RGB").tobytes()
         except BrokenFile as error:

@@ -256,13 +256,13 @@ def network_class(name: str) -> type[Network]:
 
 
 def load_paper(folder: str | Path) -> CapsuleNetwork:
-    """load(), for those who need a trunk and a decoder: any network but the paper's three is refused."""
+    """load() in float32, for those who need a trunk and a decoder: all but the paper's three are refused."""
     model = load(folder)
     if not isinstance(model, CapsuleNetwork):
         raise WrongArgument(
             f"the network in {folder} must be one of {', '.join(NETWORKS)}, got {type(model).__name__}"
         )
-    return model
+    return model.float()
 
 
 def load(folder: str | Path) -> Network:

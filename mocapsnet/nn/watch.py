@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.routing import CapsLayer
 
 # A module's name, the module, its arguments and what it gives.
@@ -64,6 +65,14 @@ def intermediates(
 
 def chosen(found: list[Intermediate], indices: int | list[int] | None) -> list[Intermediate]:
     """All, the last so many, or those at the indices."""
+    count = len(found)
     if indices is None:
         return found
-    return found[-indices:] if isinstance(indices, int) else [found[n] for n in indices]
+    if isinstance(indices, int) and 1 <= indices <= count:
+        return found[-indices:]
+    if isinstance(indices, int) or not all(-count <= n < count for n in indices):
+        raise WrongArgument(
+            f"indices must be from 1 to {count}, or a list of some from {-count} to {count - 1}, "
+            f"got {indices}"
+        )
+    return [found[n] for n in indices]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from mocapsnet.data import Dataset, Split
@@ -193,6 +192,9 @@ def train(
     epochs, batch, seed = config["epochs"], config["batch"], config["seed"]
     count = len(dataset.train.labels)
     steps = -(-count // batch)
+    # Lightning takes seconds to import: those who only look at a network do not wait for it.
+    from lightning_fabric import Fabric
+
     fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[config["precision"]])
     model.to(fabric.device)
     optimizer, schedule = make_optimizer(
@@ -364,6 +366,7 @@ def lengths_of(
     rounded = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
     with stance, rounded, float32_products(tf32=precision != "fp32", tuned=False):
         parts = normalise.centre(images).split(min(TEST_BATCH[images.device.type], model.at_once))
-        found = [model.lengths(normalise(to_pixels(part))) for part in parts]
+        dtype = next(model.parameters()).dtype
+        found = [model.lengths(normalise(to_pixels(part)).to(dtype)) for part in parts]
     model.train(was_training)
     return torch.cat(found)

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from mocapsnet.data import Split
@@ -18,6 +17,9 @@ from mocapsnet.ops.order import laid_out
 from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_finite, culprit, is_finite, range_checked
 from mocapsnet.train.objective import Objective
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 # As Fabric calls them.
 PRECISIONS: dict[str, Any] = {"bf16-mixed": "bf16-mixed", "tf32": "32-true", "fp32": "32-true"}
@@ -41,7 +43,7 @@ class Step:
 
     def __init__(
         self,
-        fabric: Fabric,
+        fabric: "Fabric",
         network: nn.Module,
         model: Network,
         optimizer: Any,
@@ -191,7 +193,7 @@ def another_stream() -> Iterator[None]:
 
 
 def make_step(
-    fabric: Fabric,
+    fabric: "Fabric",
     network: nn.Module,
     model: Network,
     optimizer: Any,

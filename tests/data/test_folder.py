@@ -98,6 +98,16 @@ def test_one_coloured_picture_makes_all_rgb(mode, tmp_path):
     assert dataset.train.images[1].unique().tolist() == [1]
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_ink_on_nothing_is_ink_on_paper(mode, tmp_path):
+    ink = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    ink.paste((0, 0, 0, 255), (2, 0, 4, 8))
+    ink.convert(mode).save(tmp_path / "ink.png")
+    for wanted in ("L", "RGB"):
+        row = picture(tmp_path / "ink.png", (8, 8), wanted)[0, 3]
+        assert row.tolist() == [255, 255, 0, 0, 255, 255, 255, 255]
+
+
 def test_sixteen_bit_pictures_keep_their_upper_eight(tmp_path):
     for number in range(5):
         values = np.full((4, 4), 256 * 40 * number + 255, np.uint16)

@@ -62,6 +62,24 @@ def test_a_picture_comes_back_in_the_network_s_shape(server, kind):
     assert len(set(pixels)) > 10
 
 
+def many_scans(count: int) -> bytes:
+    """A JPEG whose last words are scans that say nothing, each of which is a pass over all its pixels."""
+    content = io.BytesIO()
+    Image.new("L", (4_000, 4_000)).save(content, "JPEG", progressive=True)
+    end = content.getvalue().rindex(b"\xff\xd9")
+    scan = b"\xff\xda\x00\x08\x01\x01\x00\x00\x00\x00\x00"
+    return content.getvalue()[:end] + count * scan + content.getvalue()[end:]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_the_largest_picture_that_is_let_in_leaves_memory_bounded(server, mode):
+    content = io.BytesIO()
+    Image.new(mode, (6_000, 4_000), (1, 2, 3, 4)[: len(mode)]).save(content, "PNG", compress_level=1)
+    before = server.peak_memory()
+    assert server.ask("api/upload", content=content.getvalue())[0] == 200
+    assert server.peak_memory() - before < 12 * 24_000_000
+
+
 BOMB = png(20_000, 20_000)
 UPLOADS = {
     "truncated png": saved("PNG")[:700],
@@ -71,6 +89,7 @@ UPLOADS = {
     "400 megapixels": BOMB,
     "2 gigapixels, no rows": png(65_000, 32_000, b""),
     "24 megapixels and one row": png(6_000, 4_001),
+    "jpeg of 50,000 scans": many_scans(50_000),
     "text": b"no picture at all",
     "svg": b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>',
     "pickle": pickle.dumps({"a": 1}),
@@ -93,6 +112,14 @@ def test_a_bomb_is_refused_before_it_is_decoded(server):
     started = time.monotonic()
     assert "24,000,000 pixels" in server.ask("api/upload", content=BOMB)[1]["error"]
     # To inflate its 50 megabytes of rows takes longer.
+    assert time.monotonic() - started < 1
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(server):
+    assert server.ask("api/upload", content=many_scans(10))[0] == 200
+    started = time.monotonic()
+    assert "more than 100 scans" in server.ask("api/upload", content=many_scans(50_000))[1]["error"]
+    # To decode it takes a minute of the one thread that answers.
     assert time.monotonic() - started < 1
 
 
@@ -163,6 +190,27 @@ def test_200_requests_at_once_are_all_answered(server):
     assert set(statuses) <= {200, 503}
     assert statuses.count(200) >= 64
     assert server.peak_memory() - before < 100e6
+
+
+def test_100_uploads_at_once_leave_memory_bounded(server):
+    def upload(_: int) -> bytes:
+        with server.connect() as connection:
+            connection.sendall(
+                b"POST /api/upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4900000\r\n\r\n"
+            )
+            try:
+                connection.sendall(b"x" * 4_900_000)
+                return connection.recv(65536).split()[1]
+            # Refused before all of it was sent.
+            except ConnectionError:
+                return b"503"
+
+    before = server.peak_memory()
+    with ThreadPoolExecutor(100) as threads:
+        statuses = list(threads.map(upload, range(100)))
+    assert set(statuses) <= {b"400", b"503"}
+    assert statuses.count(b"400") >= 8
+    assert server.peak_memory() - before < 150e6
 
 
 SEE = {"index": 0}

@@ -1,6 +1,8 @@
 """What the page is told is what the library says."""
 
 import base64
+import json
+import re
 import shutil
 
 import numpy as np
@@ -76,6 +78,7 @@ def test_a_moved_capsule_is_drawn_by_the_decoder(look):
     assert (sheet["rows"], len(sheet["pictures"])) == (5, 55)
     for row in range(5):
         assert sheet["pictures"][11 * row + 5] == look.reconstruct(2, moved.tolist())["reconstruction"]
+    assert str(sheet["moves"][5]) == "0.0"
     assert sheet["moves"] == pytest.approx([-0.25 + 0.05 * n for n in range(11)], abs=1e-6)
 
 
@@ -154,17 +157,54 @@ def test_a_run_without_its_data_can_still_be_drawn_for(runs, tmp_path):
     )
 
 
+def test_runs_side_by_side_look_at_one_test_set(runs, tmp_path, monkeypatch):
+    mc.load(runs / "momentum").save(tmp_path / "bare")
+    names = {"dataset": "other", "data": str(tmp_path), "class_names": ["ant", "bee", "cat", "dog"]}
+    (tmp_path / "bare" / "run.json").write_text(json.dumps({"test_accuracy": 0.5, "config": names}))
+    shown = []
+    monkeypatch.setattr("mocapsnet.explore.app.make_app", lambda looks, hosts: shown.extend(looks))
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: sockets[0].close())
+    serve([str(tmp_path / "bare"), str(runs / "residual")], None, "127.0.0.1", 0)
+    assert [look.about()["tested"] for look in shown] == ["tiny", "tiny"]
+    first, second = (look.see({"index": 7}, View(), False) for look in shown)
+    assert (first["input"], first["label"]) == (second["input"], second["label"])
+    # Another data set of the same images and classes, of which number 7 is another image.
+    images, labels = np.zeros((20, 9, 11, 3), np.uint8), np.arange(20) % 4
+    np.savez(tmp_path / "other.npz", X=images, Y=labels, n_train=10)
+    shown.clear()
+    serve([str(runs / "residual"), str(tmp_path / "bare")], None, "127.0.0.1", 0)
+    first, second = (look.see({"index": 7}, View(), False) for look in shown)
+    assert first["input"] == second["input"]
+
+
+def test_more_than_three_runs_are_refused(runs):
+    with pytest.raises(WrongArgument, match="at most 3 runs stand side by side, got 4"):
+        serve([str(runs / "momentum")] * 4, None, "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_networks_of_other_floats_can_be_looked_at(runs, tmp_path, dtype):
+    mc.load(runs / "momentum").to(dtype).save(tmp_path)
+    shutil.copyfile(runs / "momentum" / "run.json", tmp_path / "run.json")
+    look = Look(str(tmp_path))
+    expected = Look(str(runs / "momentum")).see({"index": 3}, View(), True)["lengths"]
+    assert look.see({"index": 3}, View(), True)["lengths"] == pytest.approx(expected, abs=0.02)
+    assert len(look.grid(None, "any", 0)["images"]) == PAGE
+
+
 def test_runs_of_other_classes_do_not_stand_side_by_side(runs):
     with pytest.raises(WrongArgument, match="same images and classes"):
         serve([str(runs / "momentum"), "mnist-small"], None, "127.0.0.1", 0)
 
 
 @pytest.mark.parametrize(("host", "said"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
-def test_the_host_says_whom_it_lets_in(runs, capsys, monkeypatch, host, said):
+def test_the_host_says_whom_it_lets_in_under_an_address_that_a_browser_takes(
+    runs, capsys, monkeypatch, host, said
+):
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: sockets[0].close())
     serve([str(runs / "momentum")], None, host, 0)
     told = capsys.readouterr().out
-    assert told.startswith("explorer at http://")
+    assert re.match(r"explorer at http://(127\.0\.0\.1|localhost):\d+/ ", told)
     assert ("open to everybody who can reach" in told) == said
 
 

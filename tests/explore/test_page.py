@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -36,7 +37,14 @@ def server():
 
 
 @pytest.fixture
-def open_page(browser):
+def start():
+    """Start a server of one's own; it outlives the pages on it."""
+    with ExitStack() as stack:
+        yield lambda *words: stack.enter_context(serving(*words))
+
+
+@pytest.fixture
+def open_page(browser, start):
     """Open an address; at the end nothing may have been complained about or asked for elsewhere."""
     contexts, complaints, asked, expected = [], [], [], []
 
@@ -56,7 +64,7 @@ def open_page(browser):
         if wait:
             page.wait_for_selector("#seen-class")
             page.wait_for_selector("#flow circle")
-            page.wait_for_selector("#sweep polyline")
+            page.wait_for_selector("#sweep polyline", state="attached")
             page.wait_for_selector("#moved[data-drawn]")
         return page
 
@@ -108,7 +116,7 @@ def draw(page, *strokes) -> None:
 
 
 def sees(page, name: str) -> None:
-    page.wait_for_function("(name) => document.getElementById('seen-class').textContent === name", arg=name)
+    page.wait_for_function("(name) => document.getElementById('seen-class')?.textContent === name", arg=name)
 
 
 ONE = [(0.5, 0.15), (0.5, 0.85)]
@@ -235,9 +243,29 @@ def test_a_link_restores_what_is_on_the_screen(page, open_page, server):
     assert (again.inner_text("#bars"), again.inner_text("#heat-title"), again.inner_text("#sliders")) == words
 
 
-@pytest.mark.parametrize("hash", ["#%", "#{}", "#%7B%22run%22%3A9%2C%22moves%22%3A%5B1e9%5D%7D", "#<script>"])
-def test_a_link_that_says_nothing_opens_the_page_as_it_is(open_page, server, hash):
-    assert open_page(server, hash).inner_text("#seen-class") == "7"
+NOTHING = {
+    "no code": "%",
+    "no state": "{}",
+    "null": "null",
+    "a script": "<script>",
+    "numbers too large": json.dumps({"run": 9, "moves": [1e9], "layer": 99, "cls": 10}),
+    "moves that are words": json.dumps({"moves": ["0.1"] * 16}),
+    "a view of words": json.dumps({"view": {"turn": "20", "scale": True, "right": None}}),
+    "a part of every object": json.dumps({"of": "toString"}),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_link_that_says_nothing_opens_the_page_as_it_is(open_page, server, name):
+    page = open_page(server, "#" + NOTHING[name])
+    assert page.inner_text("#seen-class") == "7"
+    assert {*page.locator("#sliders output").all_inner_texts()} == {"+0.00"}
+    assert page.is_hidden("#error")
+
+
+def test_a_link_pasted_into_the_open_page_is_followed(page):
+    page.evaluate("location.hash = encodeURIComponent(JSON.stringify({source: {index: 1}}))")
+    sees(page, "2")
 
 
 def test_a_link_to_an_image_that_is_not_here_opens_the_first(open_page, server):
@@ -303,6 +331,8 @@ def test_everything_can_be_reached_with_keys(page):
 def test_a_phone_shows_it_all_and_takes_a_finger(open_page, server):
     page = open_page(server, viewport=PHONE, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    # From the first layer to the classes without scrolling.
+    assert page.evaluate("(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(flow)") <= 0
     page.tap("#tab-draw")
     page.locator("#pad").scroll_into_view_if_needed()
     box = page.locator("#pad").bounding_box()
@@ -326,12 +356,75 @@ def two(runs):
 def test_two_runs_stand_side_by_side(two, open_page):
     page = open_page(two)
     assert page.locator("#runs button").all_inner_texts() == ["momentum", "residual"]
-    assert page.is_visible("#other-output")
+    assert page.locator("#others figcaption").all_inner_texts() == ["residual"]
     assert page.locator("#depth-chart polyline").count() == 6
-    assert {"x 1", "x 2", "velocity 1"} <= {*page.locator("#depth-chart text").all_text_contents()}
+    words = {"x 1", "x 2", "velocity 1", "step 2"}
+    assert words <= {*page.locator("#depth-chart text").all_text_contents()}
+    lengths = [told.split() for told in page.locator("#bars .value").all_inner_texts()]
     page.locator("#runs button").nth(1).click()
     page.wait_for_function("() => document.getElementById('about').textContent.startsWith('residual')")
     assert page.locator("#bars .name").all_inner_texts() == ["ant", "bee", "cat", "dog"]
+    # A run keeps its place and its colour, whichever is chosen.
+    assert [told.split() for told in page.locator("#bars .value").all_inner_texts()] == lengths
+    colours = (
+        "(place) => [...document.querySelectorAll(place)].map((e) => getComputedStyle(e).backgroundColor)"
+    )
+    fills = page.evaluate(colours, "#bars button:first-child .fill")
+    assert fills == page.evaluate(colours, "#runs .mark")
+    assert len({*fills}) == 2
+
+
+def test_a_third_run_has_its_own_name_picture_and_lengths(runs, open_page, start):
+    server = start(runs / "momentum", runs / "residual", runs / "plain")
+    page = open_page(server)
+    reconstructions = {}
+    for n, name in enumerate(["momentum", "residual", "plain"]):
+        page.locator("#runs button").nth(n).click()
+        page.wait_for_function(
+            "(name) => document.getElementById('about').textContent.startsWith(name)", arg=name
+        )
+        assert page.inner_text("#output-note") == name
+        others = page.locator("#others figcaption").all_inner_texts()
+        assert {name, *others} == {"momentum", "residual", "plain"}
+        reconstructions[name] = pixels(page, "output")
+        assert page.inner_text("#verdict").startswith(f"{name} sees ")
+    assert len({*reconstructions.values()}) == 3
+    told = [server.ask("api/see", {"run": run, "index": 0})[1]["lengths"] for run in range(3)]
+    for k, words in enumerate(page.locator("#bars .value").all_inner_texts()):
+        assert words == " · ".join(f"{lengths[k]:.2f}" for lengths in told)
+
+
+def test_a_network_without_a_trunk_says_so(runs, open_page, start):
+    server = start(runs / "plain")
+    page = open_page(server)
+    assert page.inner_text("#depth-text").startswith("There is no trunk here")
+    assert page.is_hidden("#depth-chart")
+    assert page.locator("#flow .column").count() == 2
+
+
+def test_bars_of_named_classes_begin_at_one_line(two, open_page):
+    page = open_page(two)
+    tracks = [track.bounding_box() for track in page.locator("#bars .track").all()]
+    assert len({(box["x"], box["width"]) for box in tracks}) == 1
+
+
+@pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
+def test_a_hundred_classes_leave_the_layers_and_the_chosen_one_in_sight(runs, open_page, start, viewport):
+    server = start(runs / "hundred")
+    page = open_page(server, "#" + json.dumps({"cls": 90}), viewport=viewport)
+    assert page.locator("#flow .class").count() == 24
+    assert page.text_content("#flow .class.on text") == "90"
+    assert "24 of 100" in page.locator("#flow text").all_text_contents()
+
+    def inside(place, box):
+        return box["y"] <= place["y"] and place["y"] + place["height"] <= box["y"] + box["height"]
+
+    flow = page.locator("#flow").bounding_box()
+    for circle in page.locator("#flow .ring").all():
+        assert inside(circle.bounding_box(), flow)
+    bar = page.locator("#bars button[aria-pressed=true]")
+    assert inside(bar.bounding_box(), page.locator("#bars").bounding_box())
+    assert page.evaluate("document.body.scrollHeight") < 7000
 
 
 def test_the_page_looks_as_the_readme_shows_it(open_page, server, request):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mocapsnet import ops
+from mocapsnet.errors import WrongArgument
 from mocapsnet.measure.coupling import coupling
 
 
@@ -74,6 +75,12 @@ def test_indices_choose_layers_as_timm_s_do(network, images):
     ):
         found = model.forward_intermediates(images, indices=indices, intermediates_only=True)
         assert [layer.name for layer in found] == names
+
+
+@pytest.mark.parametrize("indices", [0, -1, 6, [5], [-6], [0, 9]])
+def test_indices_that_are_not_there_are_refused(network, images, indices):
+    with pytest.raises(WrongArgument, match=r"from 1 to 5, or a list of some from -5 to 4, got"):
+        network(blocks=1).forward_intermediates(images, indices=indices)
 
 
 def test_gradients_flow_through_the_capsules_and_not_through_the_coupling(network, images):

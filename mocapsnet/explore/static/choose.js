@@ -28,8 +28,8 @@ export function choosing({ about, chosen, run, source, failed }) {
     mark();
     byId("more").hidden = after === null;
     byId("more").textContent = images.length ? "More" : "Look further";
-    const shown = byId("grid").children.length;
-    byId("grid-note").textContent = !total ? `No test images here: ${about.why_no_images}` : after === null ? `${shown} of ${total.toLocaleString("en")}` : `${shown} shown, ${after.toLocaleString("en")} of ${total.toLocaleString("en")} looked at`;
+    const shown = byId("grid").children.length, all = `${total.toLocaleString("en")} of ${about.tested}`;
+    byId("grid-note").textContent = !total ? `No test images here: ${about.why_no_images}` : after === null ? `${shown} of ${all}` : `${shown} shown, ${after.toLocaleString("en")} of ${all} looked at`;
   }, failed);
   for (const id of ["filter-class", "filter-which"]) byId(id).addEventListener("change", () => fill(true));
   byId("more").addEventListener("click", () => fill(false));
@@ -49,7 +49,7 @@ export function choosing({ about, chosen, run, source, failed }) {
     last = [x, y];
     told();
   };
-  const told = () => chosen({ pixels: text(drawing()) }, "drawn");
+  const told = () => chosen({ pixels: text(drawing()) });
   const drawing = () => {
     const small = make("canvas", { width: W, height: H }), to = small.getContext("2d", { willReadFrequently: true });
     to.imageSmoothingQuality = "high";
@@ -73,7 +73,7 @@ export function choosing({ about, chosen, run, source, failed }) {
 
   // A file.
   let uploaded = null;
-  const show = () => chosen({ pixels: text(byId("invert").checked ? uploaded.map((v) => 255 - v) : uploaded) }, "uploaded");
+  const show = () => chosen({ pixels: text(byId("invert").checked ? uploaded.map((v) => 255 - v) : uploaded) });
   const take = latest(async (file) => {
     if (file.size > 5e6) throw new Error(`${file.name} has ${(file.size / 1e6).toFixed(1)} MB; at most 5 MB can be uploaded`);
     uploaded = await send(`upload?run=${run()}`, file);
@@ -90,10 +90,7 @@ export function choosing({ about, chosen, run, source, failed }) {
     if (kind === "drop" && event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
   });
 
-  return {
-    fill,
-    mark,
-  };
+  return { fill, mark };
 }
 
 // The arrows move between tabs, as everywhere.

@@ -1,5 +1,7 @@
 // The way through the network: who speaks for a class, layer by layer, and the coupling of one layer.
-import { byId, colour, picture, ramp, svg } from "./paint.js";
+import { colour, picture, ramp, svg } from "./paint.js";
+
+const MOST_CLASSES = 24;
 
 export const layerName = (name) => {
   const layer = /^trunk\.layers\.(\d+)$/.exec(name);
@@ -29,20 +31,33 @@ export function overlay(canvas, input, shape, share, { rows, columns, stride, fi
   pen.globalAlpha = 1;
 }
 
-// Columns of capsules: a ring's size is a length, its filling the share in the class, lines are votes.
+// Two short lines above a column.
+const heading = (name, narrow) => {
+  const layer = /^trunk\.layers\.(\d+)$/.exec(name), [block, number] = layer ? [Math.floor(layer[1] / 2) + 1, layer[1] % 2 + 1] : [];
+  if (layer) return narrow ? ["block", `${block}.${number}`] : [`block ${block}`, `layer ${number}`];
+  return name === "caps1" ? [narrow ? "Caps" : "CapsLayer", "1"] : ["class", narrow ? "caps" : "capsules"];
+};
+
+// Columns of capsules: a ring's size is a length, its filling the share in the class, lines are votes. Of many
+// classes, the longest and the chosen one are shown.
 export function flow(place, { layers, flows, shares }, names, chosen, selected, { pickLayer, pickClass }) {
-  const columns = layers.slice(1), most = Math.max(...columns.map(({ lengths }) => lengths.shape[0]));
-  const gap = Math.max(18, Math.min(30, 380 / most)), height = most * gap + 44;
-  const wide = Math.max(...names.map((name) => name.length)) * 7 + 30;
-  const between = Math.max(74, Math.min(190, (place.clientWidth - wide - 60) / Math.max(columns.length - 1, 1)));
-  const width = between * (columns.length - 1) + wide + 60;
-  const X = (c) => 34 + c * between, Y = (c, j) => 34 + (j + 0.5) * gap + (most - columns[c].lengths.shape[0]) * gap / 2;
+  const columns = layers.slice(1), end = columns.length - 1;
+  const shown = columns.map(({ lengths: { values } }, c) => {
+    const all = [...values.keys()], longest = all.toSorted((a, b) => values[b] - values[a]).filter((k) => k !== chosen);
+    return c < end || all.length <= MOST_CLASSES ? all : [chosen, ...longest.slice(0, MOST_CLASSES - 1)].toSorted((a, b) => a - b);
+  });
+  const gaps = shown.map(({ length: n }, c) => Math.max(c === end ? 18 : 6, Math.min(30, Math.max(380, Math.min(576, 18 * n)) / n)));
+  const room = Math.max(...shown.map(({ length: n }, c) => n * gaps[c])), height = room + 44;
+  const wide = Math.max(...shown[end].map((k) => names[k].length)) * 7 + 30, narrow = place.clientWidth < 500;
+  const between = Math.max(narrow ? 46 : 74, Math.min(220, (place.clientWidth - wide - 60) / Math.max(end, 1)));
+  const width = between * end + wide + 60, half = Math.min(32, between / 2 - 1);
+  const X = (c) => 34 + c * between, Y = (c, j) => 34 + room / 2 + (shown[c].indexOf(j) - (shown[c].length - 1) / 2) * gaps[c];
   const drawn = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` });
   const backs = columns.map((layer, c) => {
-    const last = c === columns.length - 1, label = layerName(layer.name), [head, rest] = label.includes(",") ? label.split(", ") : label.split(" ");
-    const group = svg("g", { class: `column${c === selected ? " on" : ""}`, tabindex: 0, role: "button", "aria-pressed": String(c === selected), "aria-label": `Coupling into ${label}` },
-      svg("rect", { x: X(c) - 32, y: 1, width: last ? 64 : 64, height: height - 2, rx: 10 }),
-      svg("text", { x: X(c), y: 15, "text-anchor": "middle" }, head), svg("text", { x: X(c), y: 28, "text-anchor": "middle" }, rest ?? ""));
+    const last = c === end, [head, rest] = heading(layer.name, narrow), some = shown[c].length < layer.lengths.values.length;
+    const group = svg("g", { class: `column${c === selected ? " on" : ""}`, tabindex: 0, role: "button", "aria-pressed": String(c === selected), "aria-label": `Coupling into ${layerName(layer.name)}` },
+      svg("rect", { x: X(c) - half, y: 1, width: last ? half + wide : 2 * half, height: height - 2, rx: 10 }),
+      svg("text", { x: X(c), y: 15, "text-anchor": "middle" }, head), svg("text", { x: X(c), y: 28, "text-anchor": "middle" }, some ? `${shown[c].length} of ${layer.lengths.values.length}` : rest));
     group.addEventListener("click", () => pickLayer(c));
     group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pickLayer(c); } });
     return group;
@@ -52,16 +67,16 @@ export function flow(place, { layers, flows, shares }, names, chosen, selected, 
     const votes = flows[c - 1], above = shares[c + 1];
     for (let j = 0; j < votes.shape[0]; j++) for (let i = 0; i < votes.shape[1]; i++) {
       const weight = above.at(chosen, j) * votes.at(j, i);
-      if (weight < 0.012) continue;
+      if (weight < 0.012 || !shown[c].includes(j)) continue;
       const [x, y, to, high] = [X(c - 1), Y(c - 1, i), X(c), Y(c, j)], half = (x + to) / 2;
       drawn.append(svg("path", { class: "edge", d: `M${x} ${y}C${half} ${y} ${half} ${high} ${to} ${high}`, "stroke-width": Math.max(0.6, 14 * weight), "stroke-opacity": Math.min(0.75, 0.18 + 1.6 * weight) }));
     }
   }
   columns.forEach((layer, c) => {
     const { values, top } = layer.lengths, share = shares[c + 1], largest = Math.max(...values.map((_, j) => share.at(chosen, j)));
-    const isClasses = c === columns.length - 1;
-    values.forEach((length, j) => {
-      const part = share.at(chosen, j), radius = 2 + (gap * 0.42 - 2) * Math.sqrt(length / Math.max(top, isClasses ? 1 : 0));
+    const isClasses = c === end, gap = gaps[c];
+    shown[c].forEach((j) => {
+      const length = values[j], part = share.at(chosen, j), radius = 2 + (Math.min(gap, 24) * 0.42 - 2) * Math.sqrt(length / Math.max(top, isClasses ? 1 : 0));
       const dot = svg("g", isClasses ? { class: `class${j === chosen ? " on" : ""}` } : {},
         svg("circle", { class: "ring", cx: X(c), cy: Y(c, j), r: radius }),
         svg("circle", { class: "dot", cx: X(c), cy: Y(c, j), r: radius, "fill-opacity": (0.06 + 0.94 * part / (largest || 1)).toFixed(3) }),
@@ -89,7 +104,7 @@ export function heat(canvas, layer, rowNames, note) {
   canvas.style.width = `${width}px`; canvas.style.height = `${high * J}px`;
   const pen = canvas.getContext("2d"), shade = ramp();
   pen.scale(ratio, ratio);
-  pen.textBaseline = "middle"; pen.font = "12px system-ui, sans-serif";
+  pen.textBaseline = "middle"; pen.font = `${Math.min(12, high - 1)}px system-ui, sans-serif`;
   const small = document.createElement("canvas");
   small.width = I; small.height = J;
   const image = new ImageData(I, J);

@@ -9,6 +9,8 @@ const UNITS = { turn: "°", scale: "×", right: " px", down: " px" };
 const state = { run: 0, source: null, view: { ...STILL }, cls: null, moves: [], span: 0.25, layer: null, of: "turn" };
 let runs = [], seen = [], choose = null, swept = null;
 
+const within = (value, least, most) => typeof value === "number" && value >= least && value <= most;
+const hue = (run) => colour(["accent", "other", "good"][run]);
 const about = () => runs[state.run];
 const shown = () => seen[state.run];
 const chosenClass = () => state.cls ?? shown().seen;
@@ -34,13 +36,13 @@ function recall() {
     if (count(told.run, runs.length)) state.run = told.run;
     const { config, ranges, widest } = about();
     if (Number.isInteger(told.source?.index) || typeof told.source?.pixels === "string") state.source = told.source;
-    for (const [name, [least, most]] of Object.entries(ranges)) if (told.view?.[name] >= least && told.view[name] <= most) state.view[name] = told.view[name];
+    for (const [name, [least, most]] of Object.entries(ranges)) if (within(told.view?.[name], least, most)) state.view[name] = told.view[name];
     state.view.mirror = told.view?.mirror === true;
     if (count(told.cls, config.classes)) state.cls = told.cls;
     if ([0.25, 0.5, 1].includes(told.span)) state.span = told.span;
-    if (Array.isArray(told.moves) && told.moves.length === config.class_dim && told.moves.every((v) => Math.abs(v) <= widest)) state.moves = told.moves;
+    if (Array.isArray(told.moves) && told.moves.length === config.class_dim && told.moves.every((v) => within(v, -widest, widest))) state.moves = told.moves;
     if (count(told.layer, 2 * config.blocks + 2)) state.layer = told.layer;
-    if (told.of in ranges) state.of = told.of;
+    if (Object.hasOwn(ranges, told.of)) state.of = told.of;
   } catch { /* A link that says nothing opens the page as it is. */ }
 }
 
@@ -99,32 +101,42 @@ function imageChanged(settled = true) {
 
 // Drawing.
 function drawSeen() {
-  const { config: { image_shape: shape }, classes } = about(), now = shown(), other = runs.length > 1 ? seen[1 - state.run] : null;
+  const { config: { image_shape: shape }, classes } = about(), now = shown(), several = runs.length > 1, others = [...runs.keys()].filter((run) => run !== state.run);
   picture(byId("input"), bytes(now.input), shape);
   picture(byId("output"), bytes(now.reconstruction), shape);
-  byId("other").hidden = !other;
-  if (other) { picture(byId("other-output"), bytes(other.reconstruction), shape); byId("other-note").textContent = runs[1 - state.run].name; byId("output-note").textContent = about().name; }
+  if (several) byId("output-note").replaceChildren(...named(state.run));
+  byId("others").replaceChildren(...others.map((run) => {
+    const canvas = make("canvas", { class: "picture", role: "img", "aria-label": `The reconstruction of ${runs[run].name}` });
+    picture(canvas, bytes(seen[run].reconstruction), shape);
+    return make("figure", {}, canvas, make("figcaption", {}, ...named(run)));
+  }));
   const verdict = byId("verdict"), right = now.label === now.seen;
-  verdict.replaceChildren("It sees ", make("b", { id: "seen-class" }, classes[now.seen]), `, length ${now.lengths[now.seen].toFixed(2)}`);
+  verdict.replaceChildren(`${several ? about().name : "It"} sees `, make("b", { id: "seen-class" }, classes[now.seen]), `, length ${now.lengths[now.seen].toFixed(2)}`);
   if (now.label !== null) verdict.append(" — ", make("span", { class: right ? "right" : "wrong" }, right ? "right" : `it is ${classes[now.label]}`));
-  if (other) verdict.append(make("span", { class: "soft small" }, ` · ${runs[1 - state.run].name}: ${classes[other.seen]}, ${other.lengths[other.seen].toFixed(2)}`));
+  for (const run of others) verdict.append(make("span", { class: "soft small" }, ` · ${runs[run].name}: ${classes[seen[run].seen]}, ${seen[run].lengths[seen[run].seen].toFixed(2)}`));
   const bars = byId("bars");
-  bars.classList.toggle("two", Boolean(other));
+  bars.classList.toggle("several", several);
+  bars.classList.toggle("many", classes.length > 20);
   if (bars.children.length !== classes.length) bars.replaceChildren(...classes.map((name, k) => {
-    const button = make("button", { type: "button" }, make("span", { class: "name" }, name), make("span", { class: "track" }, make("span", { class: "fill" }), make("span", { class: "fill second" })), make("span", { class: "value" }));
+    const button = make("button", { type: "button" }, make("span", { class: "name" }, name), make("span", { class: "track" }, ...runs.map(() => make("span", { class: "fill" }))), make("span", { class: "value" }));
     button.addEventListener("click", () => pickClass(k));
     return button;
   }));
   [...bars.children].forEach((button, k) => {
-    const [fill, second] = button.querySelectorAll(".fill");
-    fill.style.width = `${100 * Math.min(now.lengths[k], 1)}%`;
-    second.hidden = !other;
-    if (other) second.style.width = `${100 * Math.min(other.lengths[k], 1)}%`;
-    button.querySelector(".value").textContent = now.lengths[k].toFixed(2);
+    button.querySelectorAll(".fill").forEach((fill, run) => {
+      fill.style.width = `${100 * Math.min(seen[run].lengths[k], 1)}%`;
+      fill.style.background = several ? hue(run) : "";
+    });
+    button.querySelector(".value").textContent = seen.map(({ lengths }) => lengths[k].toFixed(2)).join(" · ");
     button.classList.toggle("seen", k === now.seen);
     button.setAttribute("aria-pressed", String(k === chosenClass()));
     button.setAttribute("aria-label", `${classes[k]}, length ${now.lengths[k].toFixed(2)}`);
   });
+  // Of many classes, the chosen one comes into sight, once.
+  if (bars.dataset.chosen !== String(chosenClass())) {
+    bars.scrollTop = bars.children[chosenClass()].offsetTop - bars.clientHeight / 2;
+    bars.dataset.chosen = chosenClass();
+  }
   choose.mark();
   for (const place of document.querySelectorAll(".chosen-name")) place.textContent = classes[chosenClass()];
   drawSliders(); redraw(); drawSheet();
@@ -166,25 +178,26 @@ function drawHeat() {
   byId("legend-top").textContent = layer.coupling.top.toFixed(2);
   legend(byId("legend"));
   const sum = about().config.routing === "leaky-rba" ? "add up to less than one: the rest leaks" : "add up to one";
-  const note = `Each row is a capsule of this layer with its length; each column a capsule below. A column's shares ${sum}.`;
+  const note = `How much of itself each capsule below sends to each capsule here. Each row is a capsule of this layer with its length; each column a capsule below. A column's shares ${sum}.`;
   heat(byId("heatmap"), layer, rows, (words) => { byId("heat-note").textContent = words || note; });
   byId("heat-note").textContent = note;
 }
 
 function drawDepth() {
-  const lines = [], colours = [colour("accent"), colour("other")];
+  const lines = [];
   let deepest = 0, top = 0;
   runs.forEach((run, n) => {
     const { x, velocity, f } = seen[n].depth, tag = runs.length > 1 ? ` ${n + 1}` : "";
     deepest = Math.max(deepest, x.length); top = Math.max(top, ...x, ...velocity, ...f);
-    lines.push({ name: `x${tag}`, values: x, colour: colours[n], strong: true },
-      { name: `velocity${tag}`, values: velocity, colour: colours[n], strong: true, dash: "6 4", from: 1 },
-      { name: `f${tag}`, values: f, colour: colours[n], dash: "2 3", from: 1, strong: runs.length === 1 });
+    lines.push({ name: `x${tag}`, values: x, colour: hue(n), strong: x.length > 1 },
+      { name: `${run.config.gamma === undefined ? "step" : "velocity"}${tag}`, values: velocity, colour: hue(n), strong: true, dash: "6 4", from: 1 },
+      { name: `f${tag}`, values: f, colour: hue(n), dash: "2 3", from: 1, strong: runs.length === 1 });
   });
-  const layers = Array.from({ length: Math.max(deepest, 2) }, (_, n) => n), every = Math.ceil(layers.length / 12);
+  const layers = Array.from({ length: deepest }, (_, n) => n), every = Math.ceil(layers.length / 12);
   const names = runs.map((run, n) => `${runs.length > 1 ? `${n + 1}: ` : ""}${run.name} (${run.config.model}${run.config.gamma ? `, γ ${run.config.gamma}` : ""})`).join("; ");
-  byId("depth-text").textContent = `Mean length over the capsules of the trunk, for this image: the state x, the step that each layer takes (in a momentum trunk, the velocity), and f, what the layer itself answers. ${names}.`;
-  chart(byId("depth-chart"), layers, lines, { largest: top || 1, label: "State and velocity, layer by layer", ticks: layers.filter((n) => n % every === 0).map((n) => [n, n === 0 ? "CapsLayer 1" : String(n)]) });
+  byId("depth-chart").hidden = byId("depth-note").hidden = deepest < 2;
+  byId("depth-text").textContent = deepest < 2 ? `There is no trunk here: CapsLayer 1 feeds the class capsules. ${names}.` : `Mean length over the capsules of the trunk, for this image: the state x, the step that each layer takes (in a momentum trunk, the velocity), and f, what the layer itself answers. ${names}.`;
+  chart(byId("depth-chart"), layers, lines, { largest: top || 1, label: "State and velocity, layer by layer", ticks: layers.filter((n) => n % every === 0).map((n) => [n, String(n)]) });
 }
 
 function drawSweep() {
@@ -232,7 +245,7 @@ function theme(next) {
   const wanted = next ?? order[(order.indexOf(now) + 1) % 3];
   if (wanted) document.documentElement.dataset.theme = wanted; else delete document.documentElement.dataset.theme;
   byId("theme").textContent = { "": "◐", light: "☀", dark: "☾" }[wanted];
-  byId("theme").setAttribute("aria-label", `Colours: ${wanted || "as the system"}`);
+  for (const name of ["aria-label", "title"]) byId("theme").setAttribute(name, `Colours: ${wanted || "as the system"}`);
   redrawAll();
 }
 
@@ -261,24 +274,33 @@ function wire() {
     try { await navigator.clipboard.writeText(location.href); byId("link").textContent = "Copied"; } catch { byId("link").textContent = "It is in the address bar"; }
     setTimeout(() => { byId("link").textContent = "Copy link"; }, 1500);
   });
+  // A link pasted into the open page; what the page itself writes there makes no such event.
+  addEventListener("hashchange", () => location.reload());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redrawAll(); } });
 }
 
+// A run's name, in front of it the colour that stands for the run everywhere.
+function named(run) {
+  const mark = make("i", { class: "mark" });
+  mark.style.background = hue(run);
+  return [mark, runs[run].name];
+}
+
 function drawRuns() {
   const { config, test_accuracy: accuracy, parameters, dataset, name } = about();
   const words = [name, `${config.model} of ${config.blocks} block${config.blocks === 1 ? "" : "s"}, ${config.routing.toUpperCase()} routing`, `${(parameters / 1e6).toFixed(2)} M parameters`];
-  if (accuracy !== null) words.push(`${(100 * accuracy).toFixed(2)} % of ${dataset}'s test images right`);
+  if (accuracy !== null) words.push(`${(100 * accuracy).toFixed(2)} % right on the test images of ${dataset}`);
   byId("about").textContent = words.join(" · ");
   byId("runs").hidden = runs.length < 2;
   byId("runs").replaceChildren(...runs.map((run, n) => {
-    const button = make("button", { type: "button", "aria-pressed": String(n === state.run) }, run.name);
+    const button = make("button", { type: "button", "aria-pressed": String(n === state.run) }, ...named(n));
     button.addEventListener("click", () => { Object.assign(state, { run: n, cls: null, moves: [], layer: null }); byId("sliders").replaceChildren(); drawRuns(); choose.fill(true); drawSeen(); drawInside(); sweep(); remember(); });
     return button;
   }));
-  byId("inside-note").textContent = `From the picture (left) to the classes (right). A ring is a capsule, its size its length; the fuller, the more it speaks for the chosen class, and lines are the votes that carry it. Choose a class, or a layer for its coupling.`;
-  byId("foot").textContent = `Everything here is computed on this computer; nothing is loaded from elsewhere or kept.`;
+  byId("inside-note").textContent = `From the picture (left) to the classes (right). A ring is a capsule, its size its length; the fuller, the more it speaks for the chosen class, and lines are the votes that carry it. Choose a class, or a layer for its coupling.${runs.length > 1 ? ` This is ${name}; the others are at the top.` : ""}`;
+  byId("foot").textContent = `Everything here is computed by the explorer that was started; nothing is loaded from elsewhere or kept.`;
 }
 
 async function start() {

@@ -56,7 +56,7 @@ export function download(canvas, name, factor = 1) {
 // Lines over shared x values; each {name, values, colour, dash, strong}; names stand at their ends.
 export function chart(place, xs, lines, { largest, now, label, ticks }) {
   const step = [0.05, 0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100].find((size) => largest / size <= 5) ?? largest, top = step * Math.ceil(largest / step);
-  const width = Math.max(place.clientWidth, 260), height = 210, left = 34, right = width - 78, low = height - 26;
+  const width = Math.max(place.clientWidth, 260), height = 210, left = 34, longest = Math.max(...lines.filter(({ strong }) => strong).map(({ name }) => name.length)), right = width - Math.max(78, 14 + 7.2 * longest), low = height - 26;
   const [first, last] = [xs[0], xs[xs.length - 1]];
   const X = (x) => left + (x - first) / (last - first || 1) * (right - left), Y = (y) => low - y / top * (low - 10);
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
@@ -76,7 +76,7 @@ export function chart(place, xs, lines, { largest, now, label, ticks }) {
     let y = Y(values[values.length - 1]) + 4;
     while (taken.some((other) => Math.abs(other - y) < 13)) y -= 13;
     taken.push(y);
-    const word = svg("text", { class: "strong", x: right + 6, y }, name);
+    const word = svg("text", { class: "strong", x: X(xs[values.length - 1 + from]) + 6, y }, name);
     word.style.fill = colour;
     drawn.append(word);
   }
