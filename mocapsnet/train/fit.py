@@ -35,7 +35,7 @@ from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
 from mocapsnet.train.state import State, check_seed
-from mocapsnet.train.step import PRECISIONS, compiled, float32_products, make_step
+from mocapsnet.train.step import PRECISIONS, compiled, float32_products, make_fabric, make_step
 
 # Images at once where none of them needs a gradient.
 TEST_BATCH = {"cpu": 500, "mps": 500, "cuda": 2000}
@@ -192,10 +192,7 @@ def train(
     epochs, batch, seed = config["epochs"], config["batch"], config["seed"]
     count = len(dataset.train.labels)
     steps = -(-count // batch)
-    # Lightning takes seconds to import: those who only look at a network do not wait for it.
-    from lightning_fabric import Fabric
-
-    fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[config["precision"]])
+    fabric = make_fabric(device, config["precision"])
     model.to(fabric.device)
     optimizer, schedule = make_optimizer(
         config["optimizer"],

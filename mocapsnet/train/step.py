@@ -1,5 +1,6 @@
 """One training step on the device that holds the data, eager or replayed as one CUDA graph."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 PRECISIONS: dict[str, Any] = {"bf16-mixed": "bf16-mixed", "tf32": "32-true", "fp32": "32-true"}
 # Kernels are tuned and compiled before a graph holds them.
 WARM_UP = 3
+
+
+def make_fabric(device: torch.device, precision: str) -> "Fabric":
+    """Lightning's engine on one device, without what it says of itself."""
+    # It takes seconds to import: those who only look at a network do not wait for it.
+    from lightning_fabric import Fabric
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    return Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[precision])
 
 
 class Outcome(NamedTuple):

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from mocapsnet.data import Split
@@ -26,7 +25,7 @@ from mocapsnet.measure.timing import Peak, agree, attempt, cells, in_turn, progr
 from mocapsnet.nn.inversion import relative_error
 from mocapsnet.ops import length
 from mocapsnet.train.fit import How
-from mocapsnet.train.step import PRECISIONS, compiled, float32_products
+from mocapsnet.train.step import compiled, float32_products, make_fabric
 
 # What a compiler may change by rounding at other places.
 COMPILED = {"bf16-mixed": 2e-2, "tf32": 2e-3, "fp32": 1e-4}
@@ -80,7 +79,7 @@ def contender(module: nn.Module, how: How, batch: int, data: Split, stack: ExitS
     peak = Peak(device)
     module.to(device).eval()
     images = standardise(to_pixels(data.images[:batch]))
-    fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[how.precision])
+    fabric = make_fabric(device, how.precision)
 
     @torch.no_grad()
     def function() -> Tensor:

@@ -19,7 +19,7 @@ from mocapsnet.measure.timing import agree, attempt, cells, in_turn, progress, s
 from mocapsnet.nn.routing import ROUTINGS, CapsLayer
 from mocapsnet.ops import squash
 from mocapsnet.train.fit import How, pick_device
-from mocapsnet.train.step import PRECISIONS, compiled, float32_products
+from mocapsnet.train.step import compiled, float32_products, make_fabric
 
 BACKENDS = ("reference", "auto", "fused")
 # The median of so many draws: where a coupling is nearly a choice, one draw's error is luck.
@@ -111,7 +111,7 @@ def backends(make: Callable[[str], CapsLayer], u: Tensor) -> dict[str, CapsLayer
 
 def functions_of(layer: CapsLayer, u: Tensor, how: How, stack: ExitStack) -> dict[str, Callable[[], Any]]:
     """Forward alone, and forward and backward, warm."""
-    fabric = Fabric(accelerator=u.device.type, devices=1, precision=PRECISIONS[how.precision])
+    fabric = make_fabric(u.device, how.precision)
     stack.enter_context(compiled(layer, how.compile))
     leaf = u.detach().requires_grad_()
 
@@ -147,7 +147,7 @@ def measure(
     with sized(f"{inputs} such capsules"):
         u = squash(torch.randn(settings.batch, inputs, D)).to(device)
         layers = backends(lambda backend: CapsLayer(inputs, D, J, D, routing, backend=backend), u)
-    fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[how.precision])
+    fabric = make_fabric(device, how.precision)
     errors = errors_of(layers, settings.batch, fabric)
     for backend, (_, _, ratio) in errors.items():
         what = f"{routing} of {inputs} capsules, {backend}: errors must be at most twice the reference's"

@@ -7,7 +7,6 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from mocapsnet.data import Split
@@ -28,13 +27,13 @@ from mocapsnet.nn.network import CapsuleNetwork
 from mocapsnet.train.fit import How, batches
 from mocapsnet.train.optimizers import LEARNING_RATES, make_optimizer
 from mocapsnet.train.step import (
-    PRECISIONS,
     WARM_UP,
     GraphedStep,
     Outcome,
     Step,
     compiled,
     float32_products,
+    make_fabric,
     make_step,
 )
 
@@ -81,7 +80,7 @@ class Trained:
 
     def __init__(self, model: Any, data: Split, batch: int, how: How, device: torch.device) -> None:
         self.how, self.device, self.model = how, device, model.to(device)
-        self.fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[how.precision])
+        self.fabric = make_fabric(device, how.precision)
         adam, self.schedule = make_optimizer(
             "adam", model.parameters(), LEARNING_RATES["adam"], decay=0.96, steps=1
         )
@@ -173,7 +172,7 @@ def convolutions_contender(
     convolutions = Convolutions(model).to(device)
     arrange(model, device)
     stack.enter_context(compiled(convolutions, how.compile))
-    fabric = Fabric(accelerator=device.type, devices=1, precision=PRECISIONS[how.precision])
+    fabric = make_fabric(device, how.precision)
     # In the order of memory that a step's crop leaves.
     images = standardise(to_pixels(crop(data.images[:batch], data.labels.new_full((batch, 2), PAD))))
     with fabric.autocast(), torch.no_grad():
