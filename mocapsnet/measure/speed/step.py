@@ -87,9 +87,7 @@ class Trained:
         network, self.optimizer = self.fabric.setup(model, adam)
         arguments = (self.fabric, network, model, self.optimizer, data)
         self.step = (
-            Step(*arguments)
-            if isinstance(model, Naive)
-            else make_step(*arguments, how.graph == "auto", compile=how.compile)
+            Step(*arguments) if isinstance(model, Naive) else make_step(*arguments, how.graph == "auto")
         )
         # On the host, so that no peak holds them.
         self.start = [weight.detach().to("cpu", copy=True) for weight in model.parameters()]
@@ -122,7 +120,7 @@ class Trained:
         def function() -> None:
             self.optimizer.zero_grad()
             with float32_products(self.how.precision != "fp32"):
-                self.fabric.backward(self.step.loss(self.step.network(images, labels), labels, pixels))
+                self.fabric.backward(self.step.objective(self.step.network(images, labels), labels, pixels))
 
         return function
 
