@@ -33,10 +33,13 @@ def one_image(I: int, J: int, E: int) -> bool:  # noqa: E741
     return power(I) * power(J) * power(E) <= IMAGE_VOTES
 
 
-def laid_out(W: Tensor, routing: str = "rba") -> Tensor:
-    """The same W [J,I,E,D] in the order a GPU reads fastest: I D E J, but I D J E for RBA's long capsules."""
+def laid_out(W: Tensor, routing: str) -> Tensor:
+    """The same W [J,I,E,D] in the order of memory that a GPU's programs of a routing read fastest."""
     J, I, E, _ = W.shape  # noqa: E741
-    if routing != "sda" and one_image(I, J, E) and J < E:
+    small = one_image(I, J, E)
+    if routing == "em" and not small:
+        return W.contiguous()
+    if routing in ("rba", "leaky-rba") and small and J < E:
         return W.permute(1, 3, 0, 2).contiguous().permute(2, 0, 3, 1)
     return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)
 

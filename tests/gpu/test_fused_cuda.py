@@ -24,7 +24,7 @@ SHAPES = [
 def draw(shape):
     B, J, I, D, E = shape  # noqa: E741
     u, W, bias = torch.randn(B, I, D), 0.1 * torch.randn(J, I, E, D), 0.1 * torch.randn(J, E)
-    W = order.laid_out(W.cuda())
+    W = order.laid_out(W.cuda(), "rba")
     return [tensor.cuda().requires_grad_() for tensor in (u, W, bias)], torch.randn(B, J, E).cuda()
 
 

@@ -10,6 +10,14 @@ from mocapsnet.ops.em import batched, fused
 from mocapsnet.ops.em.reference import em as reference
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@pytest.fixture(autouse=True)
+def tried(monkeypatch):
+    """What these tests are to prove."""
+    monkeypatch.setattr("mocapsnet.ops.backend.PROVEN", ("rba", "em"))
+
+
 # B, J, I, D, E: CapsLayer 1 of CIFAR-10 and MNIST, the trunk, 10 and 100 classes, 64 capsules, odd sizes.
 SHAPES = [
     (128, 32, 2048, 8, 8),
@@ -25,7 +33,7 @@ SHAPES = [
 def draw(shape):
     B, J, I, D, E = shape  # noqa: E741
     u, W, bias = torch.randn(B, I, D), 0.1 * torch.randn(J, I, E, D), 0.1 * torch.randn(J, E)
-    W = order.laid_out(W.cuda())
+    W = order.laid_out(W.cuda(), "em")
     inputs = [tensor.cuda().requires_grad_() for tensor in (u, W, bias, torch.randn(J), torch.randn(J))]
     return inputs, torch.randn(B, J, E).cuda()
 

@@ -10,6 +10,14 @@ from mocapsnet.ops.sda import batched, fused
 from mocapsnet.ops.sda.reference import sda as reference
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@pytest.fixture(autouse=True)
+def tried(monkeypatch):
+    """What these tests are to prove."""
+    monkeypatch.setattr("mocapsnet.ops.backend.PROVEN", ("rba", "sda"))
+
+
 # B, J, I, D, E: CapsLayer 1 of CIFAR-10 and MNIST, a layer of the trunk, 10 and 100 classes, odd sizes.
 SHAPES = [
     (128, 32, 2048, 8, 8),

@@ -80,7 +80,7 @@ def test_the_error_is_at_most_twice_the_references(regime):
 def test_the_order_of_weights_in_memory_changes_nothing(regime):
     u, W, bias = leaves((3, 5, 9, 8, 8))
     found = everything(fused.rba, [u, W, bias])
-    other = order.laid_out(W.detach()).requires_grad_()
+    other = order.laid_out(W.detach(), "rba").requires_grad_()
     holes = torch.stack([W.detach(), W.detach()], -1)[..., 0].requires_grad_()
     for weights in (other, holes):
         again = everything(fused.rba, [u, weights, bias])
@@ -106,7 +106,7 @@ def test_an_empty_batch_has_gradients_of_zero(regime):
 def test_torch_knows_the_op(regime):
     u, W, bias = leaves((2, 3, 5, 4, 4))
     torch.library.opcheck(fused.route, (u, W, bias, 2, False, False))
-    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach()), None, 1, True, False))
+    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach(), "rba"), None, 1, True, False))
 
 
 def test_a_compiled_graph_holds_it_as_one_op(regime):

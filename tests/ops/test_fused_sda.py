@@ -104,7 +104,7 @@ def test_the_error_is_at_most_twice_the_references(scale, least, most, regime, p
 def test_the_order_of_inputs_in_memory_changes_nothing(regime):
     u, W, bias = leaves((3, 4, 5, 2, 3))
     found = everything(fused.sda, [u, W, bias])
-    turned = order.laid_out(W.detach()).requires_grad_()
+    turned = order.laid_out(W.detach(), "sda").requires_grad_()
     holes = torch.stack([W.detach(), W.detach()], -1)[..., 0].requires_grad_()
     apart = u.detach().permute(2, 0, 1).contiguous().permute(1, 2, 0).requires_grad_()
     across = bias.detach().T.contiguous().T.requires_grad_()
@@ -165,7 +165,7 @@ def test_low_precision_comes_in_and_goes_out(regime):
 def test_torch_knows_the_op(regime):
     u, W, bias = leaves((2, 3, 3, 2, 2))
     torch.library.opcheck(fused.route, (u, W, bias, 2, True))
-    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach()), None, 1, False))
+    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach(), "sda"), None, 1, False))
 
 
 def test_a_compiled_graph_holds_it_as_one_op(regime):

@@ -9,7 +9,7 @@ from mocapsnet.ops import order
 from mocapsnet.ops.em import kernels, tiles
 from mocapsnet.ops.em.reference import inverse_temperature
 from mocapsnet.ops.order import one_image, power
-from mocapsnet.ops.rba.fused import PROGRAMS, gradients
+from mocapsnet.ops.rba.fused import PROGRAMS
 
 # Columns (j,e) and images of a tile of votes.
 COLUMNS = 256
@@ -114,6 +114,14 @@ def kept(u: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, ...]:
     norm = (0,) if one_image(I, J, E) else (iterations - 1, 2, B, I)
     shapes = (B, J, E), (iterations, B, J * E), (iterations, B, J * E), (iterations, 3, B, J), norm
     return tuple(u.new_empty(shape, dtype=torch.float32) for shape in shapes)
+
+
+def gradients(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for ∂u and ∂W; where W may have any order in memory, ∂W has the same."""
+    (_, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    kept = torch.preserve_format if one_image(I, J, E) else torch.contiguous_format
+    float32 = torch.float32
+    return u.new_empty(u.shape, dtype=float32), torch.empty_like(W, dtype=float32, memory_format=kept)
 
 
 @torch.library.custom_op("mocapsnet::em_backward", mutates_args=())

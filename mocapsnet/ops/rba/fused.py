@@ -9,8 +9,8 @@ from mocapsnet.ops import order
 from mocapsnet.ops.order import one_image, power
 from mocapsnet.ops.rba import kernels
 
-# Images of a program of tile_forward: as many as a warp has columns.
-IMAGES = 8
+# Images of a program of tile_forward, as many as a product has columns; and into how many parts all i fall.
+IMAGES, PARTS = 8, 64
 # Programs that keep the chip busy: its multiprocessors.
 PROGRAMS = 132
 
@@ -57,7 +57,7 @@ def route(
         )  # fmt: skip
         return v, s, so_far, u.new_empty(0)
     u, W = u.contiguous(), matrices(W)
-    tiles, size, sizes = -(-B // IMAGES), -(-I // PROGRAMS), tile_sizes(D, E, J)
+    tiles, size, sizes = -(-B // IMAGES), -(-I // PARTS), tile_sizes(D, E, J)
     count, columns = -(-I // size), sizes["EP"] * sizes["JP"]
     parts, c = u.new_empty((count, B, J, E), dtype=torch.float32), coupling(u, J, rounded)
     # The first coupling is uniform, so that the first sum is one dense product over i and d.
@@ -68,8 +68,8 @@ def route(
     for n in range(iterations):
         last = n == iterations - 1
         if n:
-            kernels.tile_forward[(tiles * PROGRAMS,)](
-                u, W, so_far, c, parts, B, I, size, **sizes, NB=IMAGES, RING=PROGRAMS, LAST=last, LEAKY=leaky,
+            kernels.tile_forward[(tiles * count,)](
+                u, W, so_far, c, parts, B, I, size, count, **sizes, NB=IMAGES, LAST=last, LEAKY=leaky,
                 PRECISION="bf16" if rounded else "ieee", num_warps=max(1, columns // 256), num_stages=1,
             )  # fmt: skip
         kernels.finish[(B,)](

@@ -201,17 +201,16 @@ def weights_backward(
 @triton.jit
 def tile_forward(
     u, W, so_far, c, parts,
-    B, I, size,  # noqa: E741
+    B, I, size, count,  # noqa: E741
     E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
-    NB: tl.constexpr, RING: tl.constexpr, LAST: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
+    NB: tl.constexpr, LAST: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Many input capsules: Σ_i c_ij û_{j|i} of NB images over `size` capsules i, one part of s [B,J,E].
 
     W is [I,D,E,J]. At last the coupling is left in c [I,J,B] for the way back. Rows of a product are (e,j):
     all e of a j lie in one thread then, and all j in one warp.
     """
-    # Programs that run side by side on a multiprocessor take the same capsules i.
-    some, b = tl.program_id(0) % RING, (tl.program_id(0) // RING).to(tl.int64) * NB + tl.arange(0, NB)
+    some, b = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * NB + tl.arange(0, NB)
     d, jj = tl.arange(0, DP), tl.arange(0, JP)[:, None]
     e, j = tl.arange(0, EP * JP) // JP, tl.arange(0, EP * JP) % JP
     real = (e < E) & (j < J)
@@ -229,9 +228,8 @@ def tile_forward(
         if LAST:
             tl.store(c + (i * J + jj) * B + b[None, :], c_i, (jj < J) & (b[None, :] < B))
         total += votes * c_i[None, :, :]
-    if start < I:
-        part = parts + some.to(tl.int64) * B * J * E
-        tl.store(part + at, tl.reshape(total, [EP * JP, NB]), here)
+    part = parts + some.to(tl.int64) * B * J * E
+    tl.store(part + at, tl.reshape(total, [EP * JP, NB]), here)
 
 
 @triton.jit
