@@ -284,6 +284,9 @@ def load(folder: str | Path) -> Network:
         if config.pop("weights_sha256", None) not in (None, hashlib.sha256(content).hexdigest()):
             raise ValueError(f"{WEIGHTS} is not the one whose weights_sha256 stands in config.json")
         preprocessing = config.pop("preprocessing", {})
+        # Where a fused program cannot run, the same network can; where it can, "auto" takes it.
+        if config.get("backend") == "fused":
+            config["backend"] = "auto"
         model = network_class(config.pop("model")).from_config(config)
         weights = from_bytes(content)
         model.to(weights[next(iter(model.state_dict()))].dtype).load_state_dict(weights)

@@ -195,3 +195,11 @@ def test_to_momentum_refuses_what_is_not_residual_by_layer():
         mc.to_momentum(mc.CapsNet((1, 9, 9), 4, kernel_size=3, channels=8))
     with pytest.raises(ValueError, match="skip='block'"):
         mc.to_momentum(residual(skip="block"))
+
+
+def test_a_network_trained_with_fused_programs_loads_where_they_cannot_run(folder, monkeypatch):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "backend": "fused"}))
+    monkeypatch.setattr("mocapsnet.ops.backend.INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert mc.load(folder).config["backend"] == "auto"
