@@ -83,10 +83,16 @@ class Evidence:
     broken: Sequence[Broken] = ()
 
     def select(self, recipe: str, **wanted: object) -> list[Outcome]:
-        """The runs of a recipe whose fields are as wanted; of several variants, the one named shortest."""
+        """The runs of a recipe whose fields are as wanted, one per seed, by seed.
+
+        Where no rate or size is wanted, the recipe itself is meant and no variant of it; else, of several
+        variants, the one named shortest.
+        """
         found = [run for run in self.runs if run.recipe == recipe and matches(run, wanted)]
+        if all(wanted.get(name) is None for name in ("lr", "capsules", "batch")):
+            found = [run for run in found if run.name.endswith(f"-{recipe}")]
         name = min((run.name for run in found), key=lambda name: (len(name), name), default="")
-        return [run for run in found if run.name == name]
+        return once([run for run in found if run.name == name])
 
     def steps(self, what: str, released: bool = False, **wanted: object) -> list[Measured]:
         """What was measured of a network, by depth, on the device that says most; the last file counts."""
@@ -101,6 +107,15 @@ class Evidence:
         best = max(sorted(depths), key=lambda device: (device in peaks, depths[device]), default="")
         unique = {row.blocks: row for row in found if row.device == best}
         return [unique[blocks] for blocks in sorted(unique)]
+
+
+def once(runs: Sequence[Outcome]) -> list[Outcome]:
+    """One run per seed: a finished one, then one of the device that has most of them."""
+    devices = Counter(run.device for run in runs)
+    order = sorted(runs, key=lambda run: (run.accuracy is None, -devices[run.device], run.file))
+    # The first of a seed stays.
+    unique = {run.seed: run for run in reversed(order)}
+    return [unique[seed] for seed in sorted(unique)]
 
 
 def matches(row: Any, wanted: dict[str, object]) -> bool:
@@ -136,6 +151,7 @@ def outcome(path: Path, results: Path) -> Outcome:
         if "recipe" not in run:
             told["name"] = told["name"].rsplit("-seed", 1)[0]
         training = told.get("training", {})
+        check_end(run)
         return Outcome(
             **{name: told[name] for name in Outcome._fields[:7]},
             # What a recipe leaves open is the paper's.
@@ -153,7 +169,17 @@ def outcome(path: Path, results: Path) -> Outcome:
             file=path.relative_to(results).as_posix(),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BrokenFile(f"{path} is not a run's record: {error!r}") from error
+        raise BrokenFile(f"{path} is not a run's record: {error!r}; delete it to run it anew") from error
+
+
+def check_end(run: dict[str, Any]) -> None:
+    """Refuse a finished run whose curve ends elsewhere than its accuracy and its epochs say."""
+    if "error" in run or not (curve := run.get("curve")):
+        return
+    told = run["config"]["epochs"], run["test_accuracy"]
+    found = curve[-1]["epoch"], curve[-1]["test_accuracy"]
+    if told != found:
+        raise ValueError(f"it tells epoch and accuracy {told}, its curve ends with {found}")
 
 
 def where(hardware: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mocapsnet.paper.evidence import Evidence, Measured
-from mocapsnet.paper.printed import counted
+from mocapsnet.paper.printed import DEPTHS, counted
 from mocapsnet.paper.rules import ENOUGH, Finding, Rule, files_of
 from mocapsnet.paper.statistics import line
 
@@ -23,7 +23,7 @@ class Bench(NamedTuple):
     capsules: int = 32
 
     def points(self, evidence: Evidence, recipe: str) -> tuple[list[Measured], list[tuple[float, float]]]:
-        """Rows, and blocks against the metric; only ours and the released networks are measured."""
+        """Rows, and 1 to 8 blocks against the metric; only ours and the released networks are measured."""
         if recipe not in ("stable", "released"):
             return [], []
         wanted = {
@@ -33,7 +33,7 @@ class Bench(NamedTuple):
             "capsules": self.capsules,
         }
         rows = evidence.steps(self.what, recipe == "released", **wanted)
-        rows = [row for row in rows if getattr(row, self.metric) is not None]
+        rows = [row for row in rows if row.blocks in DEPTHS and getattr(row, self.metric) is not None]
         return rows, [(row.blocks, getattr(row, self.metric)) for row in rows]
 
     def at(self, evidence: Evidence, recipe: str, blocks: int) -> tuple[list[Measured], float | None]:
