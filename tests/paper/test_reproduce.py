@@ -1,11 +1,16 @@
 """What is measured, not trained: once, and what fails is named."""
 
 import csv
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
+from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.paper import reproduce
+from mocapsnet.paper.recipes import recipe
 from mocapsnet.paper.records import Place
+from mocapsnet.paper.settings import ReproduceSettings
 
 
 @pytest.fixture
@@ -43,6 +48,40 @@ def test_what_this_device_has_measured_is_not_measured_again(tmp_path, commands,
     reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
     again = [what for what, words in commands if words[0] == "--dataset=cifar10"]
     assert again == (["inference"] if device == "here" else ["step", "inference"])
+
+
+def test_only_names_the_data_sets_that_are_measured(tmp_path, commands):
+    settings = ReproduceSettings(output=str(tmp_path), only="dataset=svhn,mnist", device="cpu")
+    reproduce.reproduce(settings, "table-4")
+    assert [words[0] for _, words in commands[::2]] == ["--dataset=mnist", "--dataset=svhn"]
+    with pytest.raises(
+        WrongArgument, match="only must name data sets of figure-3, mnist, cifar10, svhn, got 'x'"
+    ):
+        reproduce.reproduce(replace(settings, only="x"), "figure-3")
+    assert reproduce.shapes("all", "stable") == reproduce.shapes("table-1", "") == []
+
+
+@pytest.mark.parametrize("smoke", [True, False])
+def test_a_smoke_run_and_whole_runs_do_not_share_a_folder(tmp_path, monkeypatch, smoke):
+    monkeypatch.setattr(reproduce, "sweep", lambda *_: pytest.fail("it was trained"))
+    told = asdict(recipe("stable", "cifar10", "mocapsnet"))
+    run = {"recipe": told, "smoke": not smoke, "seed": 0, "hardware": {"device": "cpu", "threads": 1}}
+    (tmp_path / "accuracy").mkdir()
+    (tmp_path / "accuracy" / "a-s0-cpu.json").write_text(json.dumps(run | {"test_accuracy": 0.1}))
+    with pytest.raises(
+        WrongArgument, match=r"holds .*, such as accuracy/a-s0-cpu.json; give .* another folder"
+    ):
+        reproduce.reproduce(ReproduceSettings(output=str(tmp_path), smoke=smoke, device="cpu"), "table-2")
+
+
+def test_a_broken_record_is_named_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "sweep", lambda *_: pytest.fail("it was trained"))
+    (tmp_path / "accuracy").mkdir()
+    (tmp_path / "accuracy" / "half-s0-cpu.json").write_text('{"recipe": {')
+    with pytest.raises(
+        BrokenFile, match=r"half-s0-cpu.json is not a run's record: .*; delete it to run it anew"
+    ):
+        reproduce.reproduce(ReproduceSettings(output=str(tmp_path), device="cpu"), "table-2")
 
 
 def test_a_bench_that_fails_says_so_and_keeps_its_log(tmp_path, capsys):

@@ -149,6 +149,35 @@ def test_a_fresh_run_is_verified_and_a_tampered_one_is_not(swept, tmp_path, monk
     assert "5.0e-04 apart" in verify(str(tmp_path / "run.json"), "data", "cpu", 1)[0]
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["recipe", "kind"], None),
+        (["recipe", "members"], "two"),
+        (["recipe", "name"], "../../elsewhere"),
+        (["recipe", "network"], 7),
+        (["commit"], None),
+        (["test_accuracy"], 0.999),
+        (["config", "epochs"], 60),
+    ],
+)
+def test_a_tampered_record_is_refused_before_anything_is_trained(swept, tmp_path, monkeypatch, path, value):
+    monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: pytest.fail("it was trained"))
+    (record,) = swept.accuracy.glob("*.json")
+    run = json.loads(record.read_text())
+    *way, last = path
+    inner = run
+    for name in way:
+        inner = inner[name]
+    if value is None:
+        del inner[last]
+    else:
+        inner[last] = value
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(BrokenFile, match="is not the record of a finished run"):
+        verify(str(tmp_path / "run.json"), "data", "cpu", 1)
+
+
 def test_what_cannot_be_verified_is_said(swept, tmp_path):
     (path,), (failed,) = swept.accuracy.glob("*.json"), swept.failed.glob("*.json")
     with pytest.raises(WrongArgument, match="epochs must be <= 1, the epochs of"):
@@ -173,6 +202,8 @@ def test_seeds_are_outermost_and_the_ends_come_first():
         ("mocapsnet stable dataset=cifar100 blocks=8", {("cifar100", 8)}),
         ("stable mocapsnet blocks=2 batch=128", {("cifar10", 2), ("cifar100", 2)}),
         ("cifar10-mocapsnet-rba-adam-b3-stable", {("cifar10", 3)}),
+        ("mocapsnet blocks=6 weight_std=0.1", {("cifar10", 6), ("cifar100", 6)}),
+        ("released mocapsnet blocks=6 lr=1e-4", {("cifar100", 6)}),
     ],
 )
 def test_only_chooses(only, expected):
