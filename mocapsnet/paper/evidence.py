@@ -1,6 +1,5 @@
 """What results/ holds: trained runs, measured steps, depths at which inversion breaks."""
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -10,18 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from mocapsnet.errors import BrokenFile
-
-MIB = 2**20
-# The networks as the paper has them, in the columns of a bench; what stands second is a smoke run's.
-USUAL = {
-    "batch": ("128", "4"),
-    "channels": ("256", "8"),
-    "capsule_dim": ("8",),
-    "gamma": ("0.9",),
-    "backend": ("auto",),
-    "memory": ("reverse",),
-    "arithmetic": ("exact",),
-}
+from mocapsnet.paper.benches import Broken, Measured, breaking, kept, steps
 
 
 class Outcome(NamedTuple):
@@ -46,31 +34,6 @@ class Outcome(NamedTuple):
     error: str
     smoke: bool
     note: str
-    file: str
-
-
-class Measured(NamedTuple):
-    """A step or an inference of one network at one depth, as `mocapsnet bench` wrote it."""
-
-    what: str
-    model: str
-    dataset: str
-    blocks: int
-    routing: str
-    capsules: int
-    seconds: float | None
-    peak_mib: float | None
-    device: str
-    released: bool
-    file: str
-
-
-class Broken(NamedTuple):
-    """The number of layers at which reconstructed gradients are off by a thousandth."""
-
-    arithmetic: str
-    gamma: float
-    layers: int | None
     file: str
 
 
@@ -128,7 +91,7 @@ def read(results: Path) -> Evidence:
     return Evidence(
         runs=[outcome(path, results) for path in sorted((results / "accuracy").glob("*.json"))]
         + [outcome(path, results) for path in sorted((results / "accuracy" / "failed").glob("*.json"))],
-        measured=list(steps(results)),
+        measured=[*steps(results), *kept(results)],
         broken=list(breaking(results)),
     )
 
@@ -186,43 +149,6 @@ def where(hardware: dict[str, Any]) -> str:
     """The device of a run, for a table."""
     threads = hardware["threads"]
     return f"{threads} CPU thread{'s' * (threads > 1)}" if hardware["device"] == "cpu" else hardware["device"]
-
-
-def steps(results: Path) -> Iterable[Measured]:
-    """The whole networks that `mocapsnet bench step` and `inference` measured; other files are passed by."""
-    for path in sorted([*(results / "speed").glob("*.csv"), *(results / "memory").glob("*.csv")]):
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                name = (row.get("network") or row.get("model") or row.get("variant") or "").lower()
-                model = name.removeprefix("released").strip("- ")
-                seconds = row.get("seconds") or row.get("seconds_median")
-                usual = all((row.get(name) or usual[0]) in usual for name, usual in USUAL.items())
-                if model not in ("capsnet", "rescapsnet", "mocapsnet") or not row.get("dataset") or not usual:
-                    continue
-                yield Measured(
-                    what=row.get("what") or path.stem.split("-")[0],
-                    model=model,
-                    dataset=row["dataset"],
-                    blocks=int(row["blocks"]),
-                    routing=row.get("routing") or "rba",
-                    capsules=int(row.get("capsules") or 32),
-                    seconds=float(seconds) if seconds else None,
-                    peak_mib=float(row["peak_bytes"]) / MIB if row.get("peak_bytes") else None,
-                    device=row.get("device") or "",
-                    released=name.startswith("released"),
-                    file=path.relative_to(results).as_posix(),
-                )
-
-
-def breaking(results: Path) -> Iterable[Broken]:
-    """What scripts/breaking_depths.py wrote about capsule layers."""
-    for path in sorted((results / "memory").glob("breaking-depths-*.csv")):
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                if row["layer"] == "capsules":
-                    layers = int(row["depth at 1e-3"]) if row["depth at 1e-3"] else None
-                    name = path.relative_to(results).as_posix()
-                    yield Broken(row["arithmetic"], float(row["gamma"]), layers, name)
 
 
 def accuracies(runs: Sequence[Outcome]) -> list[float]:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mocapsnet.paper.evidence import Evidence, Measured
+from mocapsnet.paper.benches import Measured
+from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.printed import DEPTHS, counted
 from mocapsnet.paper.rules import ENOUGH, Finding, Rule, files_of
 from mocapsnet.paper.statistics import line
 
 # A metric's unit in words, and how many of it are one.
-UNITS = {"peak_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
+UNITS = {"peak_mib": ("MiB", 1.0), "kept_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
 
 
 class Bench(NamedTuple):

@@ -154,6 +154,7 @@ NAMES = {
     "capsnet": "CapsNet",
     "rescapsnet": "ResCapsNet",
     "mocapsnet": "MoCapsNet",
+    "mocapsnet-stored": "MoCapsNet, storing all",
     "capsnet-1conv": "CapsNet (1-Conv)",
     "capsnet-2conv": "CapsNet (2-Conv)",
     "capsnet-2conv-ensemble": "CapsNet (2-Conv + 4-ensemble)",

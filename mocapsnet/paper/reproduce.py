@@ -24,6 +24,8 @@ from mocapsnet.train.record import hardware
 MEASURED = ("table-4", "figure-3", "figure-4", "all")
 WHAT = tuple(dict.fromkeys((*TABLES, *MEASURED, "report")))
 SETS = ("mnist", "cifar10", "svhn")
+# What is measured of which networks.
+BENCHES = {"step": NETWORKS, "inference": NETWORKS, "memory": ("mocapsnet", "mocapsnet-stored")}
 
 
 def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, list[str]]:
@@ -90,12 +92,15 @@ def measure(place: Place, datasets: Sequence[str] = SETS) -> list[str]:
     found = [row for row in read(place.results).measured if row.device == here]
     failed = []
     for dataset in datasets[:1] if place.smoke else datasets:
-        for what in ("step", "inference"):
+        for what, models in BENCHES.items():
             there = {(row.model, row.blocks) for row in found if (row.what, row.dataset) == (what, dataset)}
-            if {*product(NETWORKS, wanted)} <= there:
+            if {*product(models, wanted)} <= there:
                 continue
-            words = [f"--dataset={dataset}", f"--depths={wanted}", f"--device={place.device}", *small]
-            folder = place.results / "speed"
+            # The same file is written: what else it holds is measured again.
+            depths = sorted({*wanted, *(blocks for _, blocks in there)})
+            words = [f"--dataset={dataset}", f"--depths={depths}", f"--device={place.device}", *small]
+            words += ["--of=network"] if what == "memory" else []
+            folder = place.results / ("memory" if what == "memory" else "speed")
             folder.mkdir(parents=True, exist_ok=True)
             if bench(what, [*words, f"--output={folder}"], folder / f"{what}-{dataset}.log"):
                 failed.append(f"bench {what} of {dataset}")

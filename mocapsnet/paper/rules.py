@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from mocapsnet.paper.evidence import Evidence, Measured, Outcome, accuracies, summary
+from mocapsnet.paper.benches import Measured
+from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, summary
 from mocapsnet.paper.own import Check
 from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES
 from mocapsnet.paper.statistics import LEVEL, interval, line, welch

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from mocapsnet.paper.evidence import Evidence, Measured, Outcome
+from mocapsnet.paper.benches import Measured
+from mocapsnet.paper.evidence import Evidence, Outcome
 from mocapsnet.paper.rules import Trained
 
 

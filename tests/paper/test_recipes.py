@@ -108,6 +108,11 @@ def test_controls_change_one_thing_at_a_time_or_that_and_the_bias():
         assert len(changed - {"routing_bias"}) == 1 or changed == {"routing_bias"}
 
 
+def test_the_best_recipes_read_the_test_set_once():
+    assert all(r.training["test"] == "end" for r in TABLES["best"])
+    assert not any("test" in r.training for r in EVERY.values() if r.recipe != "best")
+
+
 def test_digits_are_never_mirrored():
     for dataset in ("mnist", "svhn", "cifar10", "cifar100"):
         flipped = recipe("best", dataset, "mocapsnet").training.get("flip", False)

@@ -28,9 +28,10 @@ def commands(monkeypatch):
 
 def test_every_network_and_shape_is_measured_at_every_depth(tmp_path, commands):
     failed = reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
-    assert [what for what, _ in commands] == ["step", "inference"] * 3
+    assert [what for what, _ in commands] == ["step", "inference", "memory"] * 3
+    assert ["--of=network" in words for _, words in commands] == [False, False, True] * 3
     assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8]" in commands[0][1]
-    assert [words[0] for _, words in commands[::2]] == [
+    assert [words[0] for _, words in commands[::3]] == [
         f"--dataset={name}" for name in ("mnist", "cifar10", "svhn")
     ]
     assert failed == [f"bench inference of {name}" for name in ("mnist", "cifar10", "svhn")]
@@ -47,13 +48,25 @@ def test_what_this_device_has_measured_is_not_measured_again(tmp_path, commands,
             writer.writerows([network, blocks, 0.1, "cifar10", device] for blocks in range(1, 9))
     reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
     again = [what for what, words in commands if words[0] == "--dataset=cifar10"]
-    assert again == (["inference"] if device == "here" else ["step", "inference"])
+    assert again == (["inference", "memory"] if device == "here" else ["step", "inference", "memory"])
+
+
+def test_depths_that_a_file_has_already_are_not_lost(tmp_path, commands, monkeypatch):
+    monkeypatch.setattr(reproduce, "hardware", lambda _: {"cpu": "here", "device": "cpu"})
+    (tmp_path / "memory").mkdir()
+    rows = [
+        f"{v},{n},4096,128,32,rba,cifar10,here" for v in ("exact-store", "exact-reverse") for n in (1, 64)
+    ]
+    head = "variant,blocks,kept_bytes,batch,capsules,routing,dataset,device"
+    (tmp_path / "memory" / "memory-network-b128.csv").write_text("\n".join([head, *rows]))
+    reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"), ["cifar10"])
+    assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8, 64]" in commands[-1][1]
 
 
 def test_only_names_the_data_sets_that_are_measured(tmp_path, commands):
     settings = ReproduceSettings(output=str(tmp_path), only="dataset=svhn,mnist", device="cpu")
     reproduce.reproduce(settings, "table-4")
-    assert [words[0] for _, words in commands[::2]] == ["--dataset=mnist", "--dataset=svhn"]
+    assert [words[0] for _, words in commands[::3]] == ["--dataset=mnist", "--dataset=svhn"]
     with pytest.raises(
         WrongArgument, match="only must name data sets of figure-3, mnist, cifar10, svhn, got 'x'"
     ):

@@ -5,8 +5,9 @@ from evidences import evidence, outcome, runs, steps
 from scipy import stats
 
 from mocapsnet.paper import own, printed
+from mocapsnet.paper.benches import Broken
 from mocapsnet.paper.claims import claims
-from mocapsnet.paper.evidence import Broken, Evidence
+from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.measured import Bench, Inverts, Near, Ratio, Slope, SlopeRatio
 from mocapsnet.paper.own import Own
 from mocapsnet.paper.recipes import TABLES
