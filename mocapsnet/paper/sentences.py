@@ -82,6 +82,12 @@ def sentences() -> list[Claim]:
         Claim(
             "section 1, 4.2", "A momentum block adds only about 4 MB", Slope(peak[0], 4), own.momentum_block
         ),
+        Claim(
+            "section 4.2",
+            "That is 45 times the memory of a momentum block",
+            SlopeRatio(peak[1], peak[0], 40, 50),
+            own.times_a_momentum_block,
+        ),
         Claim("section 1", "A MoCapsNet of 40 layers trains", Chance([momentum("svhn", 20)], learns=True)),
         Claim("section 2.2", "Momentum at γ = 0 is the residual network", own=own.residual_at_gamma_zero),
         Claim("section 2.2", "Momentum at γ = 1 is a RevNet", own=own.revnet_at_gamma_one),

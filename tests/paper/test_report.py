@@ -83,6 +83,15 @@ def test_only_the_networks_of_the_paper_are_drawn(results, column, value):
     assert not read(results).measured
 
 
+def test_figures_say_what_was_measured_on(results):
+    write_report(results)
+    for name in ("figure-3", "figure-4"):
+        assert (
+            "blocks of two capsule layers, on NVIDIA H200<"
+            in (results / "figures" / f"{name}.svg").read_text()
+        )
+
+
 def test_what_waits_for_the_backward_pass_stands_under_the_peak(results):
     (results / "memory").mkdir()
     head = "variant,blocks,kept_bytes,batch,capsules,routing,dataset,device"
