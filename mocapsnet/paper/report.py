@@ -35,9 +35,9 @@ RULES = (
     "contains it; a size of memory within 5 %. A network learns when its accuracy is more than three "
     "standard errors of the test set above always naming the largest class; a run that diverged did not "
     "learn, one that crashed says nothing. Of a seed that two devices ran, one run counts. `written` "
-    "decides where it has three seeds, else `stable`. Where they say no and `released` says yes, the claim holds only as released. Fewer "
-    "than three seeds are indicative. What the paper's own numbers contradict is called so whatever "
-    "the runs say. Accuracies are those of the last epoch."
+    "decides where it has three seeds, else `stable`. Where they say no and `released` says yes, the claim "
+    "holds only as released. Fewer than three seeds are indicative. What the paper's own numbers contradict "
+    "is called so whatever the runs say. Accuracies are those of the last epoch."
 )
 
 
