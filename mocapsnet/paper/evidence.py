@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from mocapsnet.errors import BrokenFile
+from mocapsnet.errors import BrokenFile, NotFinite, OutOfRange
 from mocapsnet.paper.benches import Broken, Measured, breaking, kept, steps
 
 
@@ -149,6 +149,11 @@ def where(hardware: dict[str, Any]) -> str:
     """The device of a run, for a table."""
     threads = hardware["threads"]
     return f"{threads} CPU thread{'s' * (threads > 1)}" if hardware["device"] == "cpu" else hardware["device"]
+
+
+def diverged(error: str) -> bool:
+    """Whether a run ended because its numbers were none, and would again."""
+    return error.split(":")[0] in (NotFinite.__name__, OutOfRange.__name__)
 
 
 def accuracies(runs: Sequence[Outcome]) -> list[float]:

@@ -8,15 +8,13 @@ from statistics import fmean
 from typing import NamedTuple
 
 from mocapsnet.paper.benches import Measured
-from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, summary
+from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, diverged, summary
 from mocapsnet.paper.own import Check
 from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES
 from mocapsnet.paper.statistics import LEVEL, interval, line, welch
 
 # Seeds, or depths of a line, below which a finding is only indicative.
 ENOUGH = 3
-# What ends a run whose network diverged.
-DIVERGED = ("NotFinite", "OutOfRange")
 
 
 class Finding(NamedTuple):
@@ -214,12 +212,7 @@ class AllOf(Rule):
 
 def trials(runs: Sequence[Outcome]) -> list[Outcome]:
     """The runs that tell whether a network learns: finished, or ended by numbers that are none; no crash."""
-    return [run for run in runs if run.accuracy is not None or cause(run) in DIVERGED]
-
-
-def cause(run: Outcome) -> str:
-    """The kind of a failed run's error."""
-    return run.error.split(":")[0]
+    return [run for run in runs if run.accuracy is not None or diverged(run.error)]
 
 
 def lucky(dataset: str) -> float:
@@ -230,4 +223,4 @@ def lucky(dataset: str) -> float:
 
 def failed(runs: Sequence[Outcome]) -> str:
     """What a cell without accuracies says."""
-    return f"failed: {cause(runs[0])}" if runs else "not run"
+    return f"failed: {runs[0].error.split(':')[0]}" if runs else "not run"

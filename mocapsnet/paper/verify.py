@@ -12,7 +12,7 @@ from mocapsnet.ops.arguments import at_least
 from mocapsnet.paper.evidence import check_end
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipes import Recipe
-from mocapsnet.paper.records import Place, read_curve
+from mocapsnet.paper.records import Place, failure, read_curve
 from mocapsnet.paper.sweep import start
 from mocapsnet.train.fit import pick_device
 from mocapsnet.train.record import commit, hardware, versions
@@ -86,8 +86,7 @@ def repeat(task: Task, data: str, device: str, epochs: int) -> list[dict[str, An
             process.terminate()
             process.join()
         if len(curve) < epochs:
-            failure = place.record(place.failed, task)
-            reason = json.loads(failure.read_text())["error"] if failure else f"exit code {process.exitcode}"
+            reason = failure(task, place) or f"exit code {process.exitcode}"
             raise CannotRun(f"{task.name} cannot be repeated here: {reason}")
     return curve[:epochs]
 

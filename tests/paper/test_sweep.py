@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from mocapsnet.errors import BrokenFile, Irreproducible, WrongArgument
 from mocapsnet.paper import sweep as sweeping
 from mocapsnet.paper.grid import Task, chosen, ordered
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.recipes import TABLES, Recipe, recipe
-from mocapsnet.paper.records import Place
+from mocapsnet.paper.recipes import TABLES, Recipe, changed, recipe
+from mocapsnet.paper.records import Place, failure
 from mocapsnet.paper.sweep import in_processes, sweep
 from mocapsnet.paper.verify import verify
 from mocapsnet.train.state import State
@@ -70,6 +71,20 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are_tried_again(swept, m
     assert ran == ["broken-s0"]
     assert [task.name for task in summary.before] == ["sound-s0"]
     assert summary.outdated == []
+
+
+def test_a_run_that_diverged_is_a_result_and_not_run_again(tmp_path, monkeypatch):
+    """The released CapsNet has no gradient at its vanishing start."""
+    plain = changed(recipe("released", "mnist6k", "capsnet", 2), capsules=3, channels=8, limit=40, batch=20)
+    task, place = Task(plain, 0), place_in(tmp_path)
+    summary = sweep([task], place)
+    assert (summary.diverged, summary.failed, summary.finished) == ([task], [], [])
+    assert summary.told() == "runs: 0 finished, 0 there before, 0 failed, 1 diverged"
+    assert failure(task, place).startswith("NotFinite: step 1: ")
+    monkeypatch.setattr(sweeping, "run", lambda *_: pytest.fail("it ran again"))
+    assert sweep([task], place).before == [task]
+    other = Task(replace(plain, blocks=3), 0)
+    assert sweep([other], place).outdated == [other]
 
 
 def test_a_record_of_another_recipe_is_kept_and_named(swept, monkeypatch):
