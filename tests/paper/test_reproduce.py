@@ -2,10 +2,12 @@
 
 import csv
 import json
+import re
 from dataclasses import asdict, replace
 
 import pytest
 
+from mocapsnet.cli import POSITIONALS, main
 from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.paper import reproduce
 from mocapsnet.paper.recipes import recipe
@@ -72,6 +74,18 @@ def test_only_names_the_data_sets_that_are_measured(tmp_path, commands):
     ):
         reproduce.reproduce(replace(settings, only="x"), "figure-3")
     assert reproduce.shapes("all", "stable") == reproduce.shapes("table-1", "") == []
+
+
+def test_the_help_names_everything_that_can_be_reproduced():
+    words = re.findall(r"[\w-]+", POSITIONALS["target"])
+    assert {name for name in reproduce.WHAT if not name.startswith("table")} <= {*words}
+
+
+def test_either_something_is_reproduced_or_a_file_verified(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "report", "--verify", "run.json"])
+    assert ended.value.code == 2
+    assert "give either what to reproduce or --verify FILE, got 'report'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("smoke", [True, False])
