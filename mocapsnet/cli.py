@@ -178,6 +178,8 @@ def reproduce(settings: ReproduceSettings, target: str | None) -> None:
     """Train and measure what the paper's tables and figures need, and judge its claims in a report."""
     from mocapsnet.paper.report import write_report
 
+    if settings.verify is not None and target is not None:
+        raise WrongArgument(f"give either what to reproduce or --verify FILE, got {target!r} and --verify")
     if target == "report":
         print(f"report in {' and '.join(map(str, write_report(settings.results())))}")
         return
@@ -311,7 +313,8 @@ VERBS = {
     "export": Verb(export, ExportSettings, {"run": None}),
 }
 POSITIONALS = {
-    "target": "table-1 to table-5, figure-3, figure-4, deep, controls, best or all; report only writes it.",
+    "target": "table-1 to table-5, figure-3, figure-4, deep, controls, skip, best or all; "
+    "report only writes it.",
     "run": "The folder of a finished run, or the name of a pretrained network.",
     "runs": "Folders of finished runs or names of pretrained networks; the shipped one by default.",
     "images": "Any pictures that Pillow opens, and folders of them.",

@@ -1,6 +1,5 @@
 """What results/ holds: trained runs, measured steps, depths at which inversion breaks."""
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,19 +8,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from mocapsnet.errors import BrokenFile
-
-MIB = 2**20
-# The networks as the paper has them, in the columns of a bench; what stands second is a smoke run's.
-USUAL = {
-    "batch": ("128", "4"),
-    "channels": ("256", "8"),
-    "capsule_dim": ("8",),
-    "gamma": ("0.9",),
-    "backend": ("auto",),
-    "memory": ("reverse",),
-    "arithmetic": ("exact",),
-}
+from mocapsnet.errors import BrokenFile, NotFinite, OutOfRange
+from mocapsnet.paper.benches import Broken, Measured, breaking, kept, steps
 
 
 class Outcome(NamedTuple):
@@ -49,31 +37,6 @@ class Outcome(NamedTuple):
     file: str
 
 
-class Measured(NamedTuple):
-    """A step or an inference of one network at one depth, as `mocapsnet bench` wrote it."""
-
-    what: str
-    model: str
-    dataset: str
-    blocks: int
-    routing: str
-    capsules: int
-    seconds: float | None
-    peak_mib: float | None
-    device: str
-    released: bool
-    file: str
-
-
-class Broken(NamedTuple):
-    """The number of layers at which reconstructed gradients are off by a thousandth."""
-
-    arithmetic: str
-    gamma: float
-    layers: int | None
-    file: str
-
-
 @dataclass(frozen=True)
 class Evidence:
     """All of it."""
@@ -83,10 +46,16 @@ class Evidence:
     broken: Sequence[Broken] = ()
 
     def select(self, recipe: str, **wanted: object) -> list[Outcome]:
-        """The runs of a recipe whose fields are as wanted; of several variants, the one named shortest."""
+        """The runs of a recipe whose fields are as wanted, one per seed, by seed.
+
+        Where no rate or size is wanted, the recipe itself is meant and no variant of it; else, of several
+        variants, the one named shortest.
+        """
         found = [run for run in self.runs if run.recipe == recipe and matches(run, wanted)]
+        if all(wanted.get(name) is None for name in ("lr", "capsules", "batch")):
+            found = [run for run in found if run.name.endswith(f"-{recipe}")]
         name = min((run.name for run in found), key=lambda name: (len(name), name), default="")
-        return [run for run in found if run.name == name]
+        return once([run for run in found if run.name == name])
 
     def steps(self, what: str, released: bool = False, **wanted: object) -> list[Measured]:
         """What was measured of a network, by depth, on the device that says most; the last file counts."""
@@ -103,6 +72,15 @@ class Evidence:
         return [unique[blocks] for blocks in sorted(unique)]
 
 
+def once(runs: Sequence[Outcome]) -> list[Outcome]:
+    """One run per seed: a finished one, then one of the device that has most of them."""
+    devices = Counter(run.device for run in runs)
+    order = sorted(runs, key=lambda run: (run.accuracy is None, -devices[run.device], run.file))
+    # The first of a seed stays.
+    unique = {run.seed: run for run in reversed(order)}
+    return [unique[seed] for seed in sorted(unique)]
+
+
 def matches(row: Any, wanted: dict[str, object]) -> bool:
     """Whether every field that is wanted is as wanted; None wants nothing."""
     return all(value is None or getattr(row, name) == value for name, value in wanted.items())
@@ -113,7 +91,7 @@ def read(results: Path) -> Evidence:
     return Evidence(
         runs=[outcome(path, results) for path in sorted((results / "accuracy").glob("*.json"))]
         + [outcome(path, results) for path in sorted((results / "accuracy" / "failed").glob("*.json"))],
-        measured=list(steps(results)),
+        measured=[*steps(results), *kept(results)],
         broken=list(breaking(results)),
     )
 
@@ -136,6 +114,7 @@ def outcome(path: Path, results: Path) -> Outcome:
         if "recipe" not in run:
             told["name"] = told["name"].rsplit("-seed", 1)[0]
         training = told.get("training", {})
+        check_end(run)
         return Outcome(
             **{name: told[name] for name in Outcome._fields[:7]},
             # What a recipe leaves open is the paper's.
@@ -153,7 +132,17 @@ def outcome(path: Path, results: Path) -> Outcome:
             file=path.relative_to(results).as_posix(),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BrokenFile(f"{path} is not a run's record: {error!r}") from error
+        raise BrokenFile(f"{path} is not a run's record: {error!r}; delete it to run it anew") from error
+
+
+def check_end(run: dict[str, Any]) -> None:
+    """Refuse a finished run whose curve ends elsewhere than its accuracy and its epochs say."""
+    if "error" in run or not (curve := run.get("curve")):
+        return
+    told = run["config"]["epochs"], run["test_accuracy"]
+    found = curve[-1]["epoch"], curve[-1]["test_accuracy"]
+    if told != found:
+        raise ValueError(f"it tells epoch and accuracy {told}, its curve ends with {found}")
 
 
 def where(hardware: dict[str, Any]) -> str:
@@ -162,41 +151,9 @@ def where(hardware: dict[str, Any]) -> str:
     return f"{threads} CPU thread{'s' * (threads > 1)}" if hardware["device"] == "cpu" else hardware["device"]
 
 
-def steps(results: Path) -> Iterable[Measured]:
-    """The whole networks that `mocapsnet bench step` and `inference` measured; other files are passed by."""
-    for path in sorted([*(results / "speed").glob("*.csv"), *(results / "memory").glob("*.csv")]):
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                name = (row.get("network") or row.get("model") or row.get("variant") or "").lower()
-                model = name.removeprefix("released").strip("- ")
-                seconds = row.get("seconds") or row.get("seconds_median")
-                usual = all((row.get(name) or usual[0]) in usual for name, usual in USUAL.items())
-                if model not in ("capsnet", "rescapsnet", "mocapsnet") or not row.get("dataset") or not usual:
-                    continue
-                yield Measured(
-                    what=row.get("what") or path.stem.split("-")[0],
-                    model=model,
-                    dataset=row["dataset"],
-                    blocks=int(row["blocks"]),
-                    routing=row.get("routing") or "rba",
-                    capsules=int(row.get("capsules") or 32),
-                    seconds=float(seconds) if seconds else None,
-                    peak_mib=float(row["peak_bytes"]) / MIB if row.get("peak_bytes") else None,
-                    device=row.get("device") or "",
-                    released=name.startswith("released"),
-                    file=path.relative_to(results).as_posix(),
-                )
-
-
-def breaking(results: Path) -> Iterable[Broken]:
-    """What scripts/breaking_depths.py wrote about capsule layers."""
-    for path in sorted((results / "memory").glob("breaking-depths-*.csv")):
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                if row["layer"] == "capsules":
-                    layers = int(row["depth at 1e-3"]) if row["depth at 1e-3"] else None
-                    name = path.relative_to(results).as_posix()
-                    yield Broken(row["arithmetic"], float(row["gamma"]), layers, name)
+def diverged(error: str) -> bool:
+    """Whether a run ended because its numbers were none, and would again."""
+    return error.split(":")[0] in (NotFinite.__name__, OutOfRange.__name__)
 
 
 def accuracies(runs: Sequence[Outcome]) -> list[float]:

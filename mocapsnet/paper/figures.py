@@ -98,6 +98,19 @@ def lines_of(
     }
 
 
+def on_which(evidence: Evidence, *datasets: str) -> str:
+    """The devices that were measured."""
+    rows = [
+        row
+        for dataset in datasets or ("mnist", "cifar10", "svhn")
+        for _, what, _, _ in PANELS
+        for model in NETWORKS
+        for row in evidence.steps(what, dataset=dataset, model=model, routing="rba", capsules=32)
+    ]
+    devices = ", ".join(dict.fromkeys(row.device for row in rows))
+    return f", on {devices}" if devices else ""
+
+
 def figure_3(evidence: Evidence) -> str:
     """Memory, training and inference time against depth, for three data sets."""
     parts = key(60, 20, {model: NAMES[model] for model in NETWORKS})
@@ -105,7 +118,7 @@ def figure_3(evidence: Evidence) -> str:
         for across, (title, what, metric, unit) in enumerate(PANELS):
             lines = lines_of(evidence, dataset, what, metric, unit)
             parts += chart(60 + 290 * across, 60 + 190 * down, 220, 120, f"{NAMES[dataset]}: {title}", lines)
-    parts.append(text(460, 612, "blocks of two capsule layers", "soft"))
+    parts.append(text(460, 612, f"blocks of two capsule layers{on_which(evidence)}", "soft"))
     return svg(900, 624, "Figure 3: memory and time against depth", parts)
 
 
@@ -127,7 +140,8 @@ def figure_4(evidence: Evidence) -> str:
             paper = STEEPNESS[slopes]["mocapsnet" if model == "mocapsnet" else "others"]
             found = "not run" if fitted is None else f"{fitted:.3f} {ours}"
             parts += key(x, 272 + 20 * down, {model: f"{NAMES[model]} {found} (paper {paper:g} {theirs})"})
-    return svg(860, 326, "Figure 4: how steep memory and time are over depth", parts)
+    parts.append(text(400, 330, f"blocks of two capsule layers{on_which(evidence, 'cifar10')}", "soft"))
+    return svg(860, 340, "Figure 4: how steep memory and time are over depth", parts)
 
 
 FIGURES: dict[str, tuple[str, Callable[[Evidence], str]]] = {

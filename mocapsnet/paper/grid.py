@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of
@@ -35,6 +35,10 @@ def chosen(tables: Mapping[str, Sequence[Recipe]], what: str, only: str) -> list
         raise WrongArgument(
             f"only must be words such as 'cifar10 blocks=1,5', got {only!r}: {error}"
         ) from error
+    known = dict.fromkeys(FIELDS) | dict.fromkeys(sorted({name for r in recipes for name in settings(r)}))
+    for key, equals, _ in (word.lower().partition("=") for word in words):
+        if equals and recipes:
+            one_of("the name before = in only", key, known)
     found = [recipe for recipe in recipes if all(fits(recipe, word) for word in words)]
     if recipes and not found:
         there = "; ".join(f"{name} {', '.join(values(recipes, name))}" for name in FIELDS)
@@ -48,11 +52,21 @@ def fits(recipe: Recipe, word: str) -> bool:
     if not equals:
         parts = recipe.name.split("-")
         return key in (recipe.name, *parts, *(str(getattr(recipe, name)) for name in FIELDS))
-    if key not in FIELDS:
-        settings = {**recipe.network, **recipe.training}
-        one_of("the name before = in only", key, [*FIELDS, *sorted(settings)])
-        return str(settings[key]).lower() in wanted.split(",")
-    return str(getattr(recipe, key)) in wanted.split(",")
+    there = {name: getattr(recipe, name) for name in FIELDS} if key in FIELDS else settings(recipe)
+    return key in there and any(same(there[key], value) for value in wanted.split(","))
+
+
+def settings(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says of its network and its training."""
+    return {**recipe.network, **recipe.training}
+
+
+def same(value: object, word: str) -> bool:
+    """Whether a word says a value: 1e-3 is 0.001."""
+    try:
+        return float(str(value)) == float(word)
+    except ValueError:
+        return str(value).lower() == word
 
 
 def values(recipes: Iterable[Recipe], name: str) -> list[str]:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mocapsnet.paper.evidence import Evidence, Measured
-from mocapsnet.paper.printed import counted
+from mocapsnet.paper.benches import Measured
+from mocapsnet.paper.evidence import Evidence
+from mocapsnet.paper.printed import DEPTHS, counted
 from mocapsnet.paper.rules import ENOUGH, Finding, Rule, files_of
 from mocapsnet.paper.statistics import line
 
 # A metric's unit in words, and how many of it are one.
-UNITS = {"peak_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
+UNITS = {"peak_mib": ("MiB", 1.0), "kept_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
 
 
 class Bench(NamedTuple):
@@ -23,7 +24,7 @@ class Bench(NamedTuple):
     capsules: int = 32
 
     def points(self, evidence: Evidence, recipe: str) -> tuple[list[Measured], list[tuple[float, float]]]:
-        """Rows, and blocks against the metric; only ours and the released networks are measured."""
+        """Rows, and 1 to 8 blocks against the metric; only ours and the released networks are measured."""
         if recipe not in ("stable", "released"):
             return [], []
         wanted = {
@@ -33,7 +34,7 @@ class Bench(NamedTuple):
             "capsules": self.capsules,
         }
         rows = evidence.steps(self.what, recipe == "released", **wanted)
-        rows = [row for row in rows if getattr(row, self.metric) is not None]
+        rows = [row for row in rows if row.blocks in DEPTHS and getattr(row, self.metric) is not None]
         return rows, [(row.blocks, getattr(row, self.metric)) for row in rows]
 
     def at(self, evidence: Evidence, recipe: str, blocks: int) -> tuple[list[Measured], float | None]:

@@ -145,6 +145,7 @@ STEEPNESS = {
 }
 # The share of a test set's largest class, in percent: what always naming one class gets.
 CHANCE = {"mnist": 11.35, "svhn": 19.59, "cifar10": 10.0, "cifar100": 1.0}
+TEST_IMAGES = {"mnist": 10_000, "svhn": 26_032, "cifar10": 10_000, "cifar100": 10_000}
 NAMES = {
     "mnist": "MNIST",
     "svhn": "SVHN",
@@ -153,6 +154,7 @@ NAMES = {
     "capsnet": "CapsNet",
     "rescapsnet": "ResCapsNet",
     "mocapsnet": "MoCapsNet",
+    "mocapsnet-stored": "MoCapsNet, storing all",
     "capsnet-1conv": "CapsNet (1-Conv)",
     "capsnet-2conv": "CapsNet (2-Conv)",
     "capsnet-2conv-ensemble": "CapsNet (2-Conv + 4-ensemble)",

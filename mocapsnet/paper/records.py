@@ -97,8 +97,14 @@ def read_curve(folder: Path) -> list[dict[str, float | None]]:
     return [{**row, "epoch": int(row["epoch"] or 0)} for row in rows]
 
 
+def failure(task: Task, place: Place) -> str:
+    """The error of a task that failed, nothing where it did not."""
+    record = place.record(place.failed, task)
+    return str(json.loads(record.read_text())["error"]) if record else ""
+
+
 def outdated(task: Task, place: Place) -> bool:
     """Whether a task's record was made by other settings than its recipe has now."""
-    record = place.record(place.accuracy, task)
+    record = place.record(place.accuracy, task) or place.record(place.failed, task)
     now = json.loads(json.dumps(asdict(task.recipe)))
     return record is not None and json.loads(record.read_text()).get("recipe") != now

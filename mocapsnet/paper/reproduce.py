@@ -24,6 +24,8 @@ from mocapsnet.train.record import hardware
 MEASURED = ("table-4", "figure-3", "figure-4", "all")
 WHAT = tuple(dict.fromkeys((*TABLES, *MEASURED, "report")))
 SETS = ("mnist", "cifar10", "svhn")
+# What is measured of which networks.
+BENCHES = {"step": NETWORKS, "inference": NETWORKS, "memory": ("mocapsnet", "mocapsnet-stored")}
 
 
 def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, list[str]]:
@@ -41,9 +43,10 @@ def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, l
         settings.smoke,
         settings.note,
     )
+    check_kind(place)
     recipes = chosen(TABLES, what, settings.only)
     recipes = distinct(recipes) if settings.smoke else recipes
-    failed = measure(place) if what in MEASURED and not settings.only else []
+    failed = measure(place, shapes(what, settings.only))
     summary = sweep(ordered(recipes, settings.repeats()), place, settings.jobs, settings.download)
     place.results.mkdir(parents=True, exist_ok=True)
     write_report(place.results)
@@ -59,21 +62,45 @@ def distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
     return [*found.values()]
 
 
-def measure(place: Place) -> list[str]:
-    """Bench every network at every depth on the three shapes, unless this device did; gives what failed."""
+def check_kind(place: Place) -> None:
+    """Refuse results that a smoke run and whole runs would share: a cell holds one or the other."""
+    if other := next((run for run in read(place.results).runs if run.smoke != place.smoke), None):
+        kinds = ("whole runs", "a smoke run")
+        raise WrongArgument(
+            f"{place.results} holds {kinds[other.smoke]}, such as {other.file}; "
+            f"give {kinds[place.smoke]} another folder with --output"
+        )
+
+
+def shapes(what: str, only: str) -> list[str]:
+    """The data sets whose shapes are measured for a table or a figure; only may name some of them."""
+    if what not in MEASURED or (what == "all" and only):
+        return []
+    words = [word.lower().removeprefix("dataset=").split(",") for word in only.split()]
+    found = [name for name in SETS if all(name in word for word in words)]
+    if not found:
+        raise WrongArgument(f"only must name data sets of {what}, {', '.join(SETS)}, got {only!r}")
+    return found
+
+
+def measure(place: Place, datasets: Sequence[str] = SETS) -> list[str]:
+    """Bench every network at every depth on these shapes, unless this device did; gives what failed."""
     wanted = [1, 2] if place.smoke else [*DEPTHS]
     small = ["--batch=4", "--channels=8", "--repeats=2"] if place.smoke else []
     machine = hardware(device := pick_device(place.device))
     here = machine["cpu" if device.type == "cpu" else "device"]
     found = [row for row in read(place.results).measured if row.device == here]
     failed = []
-    for dataset in SETS[:1] if place.smoke else SETS:
-        for what in ("step", "inference"):
+    for dataset in datasets[:1] if place.smoke else datasets:
+        for what, models in BENCHES.items():
             there = {(row.model, row.blocks) for row in found if (row.what, row.dataset) == (what, dataset)}
-            if {*product(NETWORKS, wanted)} <= there:
+            if {*product(models, wanted)} <= there:
                 continue
-            words = [f"--dataset={dataset}", f"--depths={wanted}", f"--device={place.device}", *small]
-            folder = place.results / "speed"
+            # The same file is written: what else it holds is measured again.
+            depths = sorted({*wanted, *(blocks for _, blocks in there)})
+            words = [f"--dataset={dataset}", f"--depths={depths}", f"--device={place.device}", *small]
+            words += ["--of=network"] if what == "memory" else []
+            folder = place.results / ("memory" if what == "memory" else "speed")
             folder.mkdir(parents=True, exist_ok=True)
             if bench(what, [*words, f"--output={folder}"], folder / f"{what}-{dataset}.log"):
                 failed.append(f"bench {what} of {dataset}")

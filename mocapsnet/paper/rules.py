@@ -1,14 +1,16 @@
 """How trained runs decide on a claim: one class per kind of claim."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from mocapsnet.paper.evidence import Evidence, Measured, Outcome, accuracies, summary
+from mocapsnet.paper.benches import Measured
+from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, diverged, summary
 from mocapsnet.paper.own import Check
-from mocapsnet.paper.printed import CHANCE, NAMES
+from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES
 from mocapsnet.paper.statistics import LEVEL, interval, line, welch
 
 # Seeds, or depths of a line, below which a finding is only indicative.
@@ -107,7 +109,8 @@ class Better(Rule):
         groups = [which.runs(evidence, recipe) for which in (self.first, self.second)]
         a, b = map(accuracies, groups)
         if not a or not b:
-            return Finding(None, 0, "not run", files_of(*groups))
+            told = next((failed(runs) for runs in groups if runs and not accuracies(runs)), "not run")
+            return Finding(None, 0, told, files_of(*groups))
         n, p = min(len(a), len(b)), welch(a, b)
         holds = fmean(a) > fmean(b) and (p < LEVEL or n < ENOUGH)
         told = f"{summary(a)} against {summary(b)} (n {n}" + (f", p {p:.2g})" if n > 1 else ")")
@@ -134,29 +137,32 @@ class Same(Rule):
 
 @dataclass(frozen=True)
 class Chance(Rule):
-    """Accuracies no better than always naming the largest class, or, with learns, better than that."""
+    """No run is better than always naming the largest class, or, with learns, every run is."""
 
     trained: Sequence[Trained]
     learns: bool = False
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
-        """Compare each lower end with chance; a run that failed did not learn."""
-        groups = [(which, runs) for which in self.trained if (runs := which.runs(evidence, recipe))]
+        """Compare each run with chance."""
+        groups = [(which, runs) for which in self.trained if (runs := trials(which.runs(evidence, recipe)))]
         if not groups:
             return Finding()
         told: list[str] = []
         right: list[int] = []
         wrong: list[int] = []
         for which, runs in groups:
-            found, chance = accuracies(runs), CHANCE[which.dataset]
-            low = interval(found)[0] if len(found) >= ENOUGH else min(found, default=chance)
-            (right if (low > chance) == self.learns else wrong).append(len(runs))
+            found = accuracies(runs)
+            learnt = sum(value > lucky(which.dataset) for value in found)
+            (right if learnt == (len(runs) if self.learns else 0) else wrong).append(len(runs))
             told.append(f"{which.label()}: {summary(found) if found else failed(runs)}")
         if len(groups) < len(self.trained):
             told.append(f"{len(self.trained) - len(groups)} more not run")
-        # One counterexample decides, the one that was run most.
+        # One counterexample decides, the one that was run most; a yes needs all that are meant.
         n = max(wrong) if wrong else min(right)
-        return Finding(not wrong, n, f"{'; '.join(told)} (n {n})", files_of(*(runs for _, runs in groups)))
+        told.append(f"n {n}")
+        if not wrong and len(groups) < len(self.trained):
+            n = min(n, ENOUGH - 1)
+        return Finding(not wrong, n, "; ".join(told), files_of(*(runs for _, runs in groups)))
 
 
 @dataclass(frozen=True)
@@ -202,6 +208,17 @@ class AllOf(Rule):
         if not wrong and len(found) < len(self.rules):
             n = min(n, ENOUGH - 1)
         return Finding(not wrong, n, told, files)
+
+
+def trials(runs: Sequence[Outcome]) -> list[Outcome]:
+    """The runs that tell whether a network learns: finished, or ended by numbers that are none; no crash."""
+    return [run for run in runs if run.accuracy is not None or diverged(run.error)]
+
+
+def lucky(dataset: str) -> float:
+    """What a network without a clue stays under: chance, and three standard errors of a test set's size."""
+    chance = CHANCE[dataset]
+    return chance + 3 * math.sqrt(chance * (100 - chance) / TEST_IMAGES[dataset])
 
 
 def failed(runs: Sequence[Outcome]) -> str:

@@ -1,4 +1,4 @@
-"""Train every task of a grid once: what is finished stays, what was killed goes on, failures are recorded."""
+"""Train every task of a grid once: what has ended stays, what was killed goes on, failures are recorded."""
 
 import contextlib
 import json
@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from mocapsnet import data
 from mocapsnet.errors import Busy, Interrupted
+from mocapsnet.paper.evidence import diverged
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.records import Place, outdated, trained, write_failure, write_record
+from mocapsnet.paper.records import Place, failure, outdated, trained, write_failure, write_record
 from mocapsnet.train.fit import pick_device
 from mocapsnet.train.signals import raised
 
@@ -21,10 +22,12 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Summary(NamedTuple):
-    """How a sweep went: finished before and by it, failed, held by another sweep, out of date."""
+    """How a sweep went: ended before, finished and diverged by it, failed, held elsewhere, out of date."""
 
     before: list[Task]
     finished: list[Task]
+    diverged: list[Task]
+    """Their numbers were none: that is a result, and they are not run again."""
     failed: list[Task]
     busy: list[Task]
     outdated: list[Task]
@@ -33,6 +36,7 @@ class Summary(NamedTuple):
     def told(self) -> str:
         """One line."""
         told = {"finished": self.finished, "there before": self.before, "failed": self.failed}
+        told |= {"diverged": self.diverged} if self.diverged else {}
         told |= {"running elsewhere": self.busy} if self.busy else {}
         line = "runs: " + ", ".join(f"{len(tasks)} {words}" for words, tasks in told.items())
         if self.outdated:
@@ -43,13 +47,13 @@ class Summary(NamedTuple):
 
 def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = False) -> Summary:
     """Run all tasks that have no record yet; a signal stops them where they can go on."""
-    before = [task for task in tasks if place.record(place.accuracy, task)]
+    before = [task for task in tasks if place.record(place.accuracy, task) or diverged(failure(task, place))]
     there = {task.name for task in before}
     rest = [task for task in tasks if task.name not in there]
     for name in sorted({trained(task, place).dataset for task in rest}):
         # What is not there is told before the first run.
         data.load(name, place.data, download)
-    summary = Summary(before, [], [], [], [task for task in before if outdated(task, place)])
+    summary = Summary(before, [], [], [], [], [task for task in before if outdated(task, place)])
     with (
         Progress(rest, len(before)) as progress,
         # Closed at once when a signal comes: its processes must save and end.
@@ -60,9 +64,9 @@ def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = F
                 summary.finished.append(task)
                 run = json.loads(record.read_text())
                 told = f"{run['test_accuracy']:.2%} in {run['seconds']:.0f} s"
-            elif record := place.record(place.failed, task):
-                summary.failed.append(task)
-                told = f"failed: {json.loads(record.read_text())['error']}"
+            elif error := failure(task, place):
+                (summary.diverged if diverged(error) else summary.failed).append(task)
+                told = f"{'diverged' if diverged(error) else 'failed'}: {error}"
             else:
                 summary.busy.append(task)
                 told = "is running elsewhere"

@@ -1,17 +1,18 @@
 """Repeat the first epochs of a committed run and compare their losses."""
 
 import json
+import re
 import tempfile
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from mocapsnet.errors import BrokenFile, CannotRun, Irreproducible, WrongArgument
 from mocapsnet.ops.arguments import at_least
+from mocapsnet.paper.evidence import check_end
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipes import Recipe
-from mocapsnet.paper.records import Place, read_curve
+from mocapsnet.paper.records import Place, failure, read_curve
 from mocapsnet.paper.sweep import start
 from mocapsnet.train.fit import pick_device
 from mocapsnet.train.record import commit, hardware, versions
@@ -29,7 +30,7 @@ def verify(file: str, data: str, device: str, epochs: int) -> list[str]:
     run = read(file)
     if epochs > len(run["curve"]):
         raise WrongArgument(f"epochs must be <= {len(run['curve'])}, the epochs of {file}, got {epochs}")
-    task = Task(Recipe(**run.get("trained", run["recipe"])), run["seed"])
+    task = Task(recipe_of(run), run["seed"])
     if task.recipe.members > 1:
         raise WrongArgument(f"{file} is of an ensemble; only single models are repeated")
     apart = differences(run, device)
@@ -50,16 +51,26 @@ def read(file: str) -> dict[str, Any]:
     """A record with a recipe and a curve."""
     try:
         run = json.loads(Path(file).read_text())
-        known = {field.name for field in fields(Recipe)}
-        if "error" in run or not run["curve"] or not {*run.get("trained", run["recipe"])} <= known:
+        if "error" in run or not run["curve"]:
             raise KeyError("curve")
         _ = [row["epoch"] + row["train_loss"] for row in run["curve"]], run["seed"] + 0
-        _ = run["hardware"]["device"], run["versions"].items()
+        _ = run["hardware"]["device"], run["commit"], run["versions"].items()
+        check_end(run)
+        recipe = recipe_of(run)
+        _ = recipe.members + 0, {**recipe.network, **recipe.training}
+        # It names a folder.
+        if not re.fullmatch(r"[\w.-]+", recipe.name):
+            raise ValueError(f"recipe {recipe.name!r}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenFile(
             f"{file} is not the record of a finished run of `mocapsnet reproduce`: {error!r}"
         ) from error
     return run
+
+
+def recipe_of(run: dict[str, Any]) -> Recipe:
+    """What a record says was trained."""
+    return Recipe(**run.get("trained", run["recipe"]))
 
 
 def repeat(task: Task, data: str, device: str, epochs: int) -> list[dict[str, Any]]:
@@ -75,8 +86,7 @@ def repeat(task: Task, data: str, device: str, epochs: int) -> list[dict[str, An
             process.terminate()
             process.join()
         if len(curve) < epochs:
-            failure = place.record(place.failed, task)
-            reason = json.loads(failure.read_text())["error"] if failure else f"exit code {process.exitcode}"
+            reason = failure(task, place) or f"exit code {process.exitcode}"
             raise CannotRun(f"{task.name} cannot be repeated here: {reason}")
     return curve[:epochs]
 

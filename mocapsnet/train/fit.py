@@ -91,6 +91,7 @@ def fit(
     jitter: bool = False,
     cutout: int = 0,
     crop_test: bool = False,
+    test: str = "epoch",
     validation: float = 0.0,
     limit: int | None = None,
     seed: int = 0,
@@ -106,11 +107,13 @@ def fit(
     Images are padded by 2, cropped at random and standardised, validation and test images only standardised.
     Adam's learning rate (1e-3) is multiplied by decay after every epoch; Ranger21 (1e-2) schedules its own.
     What else can be changed, `mocapsnet train --help` says: every argument is a flag. The test set is
-    measured and never selects anything. A run that was stopped goes on from its folder's last checkpoint, bit
-    for bit on a CPU; resume="never" refuses a folder that holds a run.
+    measured, after every epoch or, with test="end", once, and never selects anything. A run that was stopped
+    goes on from its folder's last checkpoint, bit for bit on a CPU; resume="never" refuses a folder that
+    holds a run.
 
     On CUDA a step is one graph, its convolutions in bf16 and its layers compiled; precision ("bf16-mixed",
-    "tf32", "fp32"), graph="off" and compile=False change that. Test images are classified in float32.
+    "tf32", "fp32"), graph="off" and compile=False change that. Test images are classified
+    in the precision of training.
 
     >>> run = mc.fit(mc.MoCapsNet((1, 28, 28), classes=10, channels=64), mc.data.load("mnist6k"), epochs=3)
     """
@@ -145,6 +148,7 @@ def fit(
         "jitter": jitter,
         "cutout": cutout,
         "crop_test": crop_test,
+        "test": test,
     }
     check_options(options, optimizer, epochs, model, dataset.image_shape)
     check_fits(model, dataset, window)
@@ -234,6 +238,7 @@ def train(
         generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         return crop_offsets(len(test_set.labels), generator, config["pad"]).to(fabric.device)
 
+    found = partial(accuracy, model, precision=config["precision"])
     last_saved = time.perf_counter()
     with (
         compiled(model, config["compile"]),
@@ -267,9 +272,9 @@ def train(
             check_weights(model, (epoch + 1) * steps)
             seconds = time.perf_counter() - started
             with average.applied((epoch + 1) * steps) if average else nullcontext():
-                found = partial(accuracy, model, precision=config["precision"])
                 validation_accuracy = found(validation_set) if validation_set else None
-                test_accuracy = found(test_set, crops(epoch), config["pad"])
+                asked = config["test"] == "epoch"
+                test_accuracy = found(test_set, crops(epoch), config["pad"]) if asked else None
             row = state.finish_epoch(validation_accuracy, test_accuracy, seconds)
             waited = time.perf_counter() - last_saved > SECONDS_BETWEEN_SAVED_EPOCHS
             if waited or signals.pending or epoch == epochs - 1:
@@ -282,10 +287,15 @@ def train(
                 raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
     if average:
         average.apply(epochs * steps)
+    test_accuracy = state.rows[-1].test_accuracy
+    if test_accuracy is None:
+        test_accuracy = found(test_set, crops(epochs - 1), config["pad"])
+        state.rows[-1] = state.rows[-1]._replace(test_accuracy=test_accuracy)
+        record.write_metrics(folder, state.rows)
     model.save(folder)
     record.write_run(folder, model, state.rows, config, fabric.device)
     draw_pictures(folder, model, state.rows, test_set, dataset.class_names)
-    return Run(folder, state.rows[-1].test_accuracy)
+    return Run(folder, test_accuracy)
 
 
 def pick_device(name: str) -> torch.device:

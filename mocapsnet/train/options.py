@@ -19,6 +19,7 @@ def check_options(
     for name, choices in CHOICES.items():
         one_of(name, options[name], choices)
     one_of("normalise", options["normalise"], ("image", "dataset"))
+    one_of("test", options["test"], ("epoch", "end"))
     one_of("schedule", options["schedule"], ("exponential", "cosine"))
     for name in ("pad", "cutout"):
         at_least(name, options[name], 0)

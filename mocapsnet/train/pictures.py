@@ -38,12 +38,8 @@ def draw_curves(rows: Sequence[Row], path: Path) -> None:
     loss.plot(epochs, [row.train_loss for row in rows], marker=".")
     loss.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
     accuracy.plot(epochs, [row.train_accuracy for row in rows], marker=".", label="training, cropped")
-    accuracy.plot(
-        epochs,
-        [row.test_accuracy for row in rows],
-        marker=".",
-        label=f"test, {rows[-1].test_accuracy:.2%} at the end",
-    )
+    tested = [(row.epoch, row.test_accuracy) for row in rows if row.test_accuracy is not None]
+    accuracy.plot(*zip(*tested, strict=True), marker=".", label=f"test, {tested[-1][1]:.2%} at the end")
     accuracy.set(xlabel="epoch", ylabel="accuracy")
     accuracy.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     accuracy.legend(loc="lower right")

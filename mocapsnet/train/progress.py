@@ -37,9 +37,10 @@ class Progress:
 
     def finish(self, row: Row) -> None:
         """Print an epoch's line above the bar."""
-        validation = "" if row.validation_accuracy is None else f"validation {row.validation_accuracy:.2%}  "
+        read = {"validation": row.validation_accuracy, "test": row.test_accuracy}
+        told = "".join(f"{name} {value:.2%}  " for name, value in read.items() if value is not None)
         self.bar.write(
             f"epoch {row.epoch:>{len(str(self.epochs))}}/{self.epochs}  loss {row.train_loss:.4f}  "
-            f"train {row.train_accuracy:.2%}  {validation}test {row.test_accuracy:.2%}  "
+            f"train {row.train_accuracy:.2%}  {told}"
             f"{row.images_per_second:,.0f} images/s"
         )

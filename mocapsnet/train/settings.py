@@ -44,6 +44,7 @@ class Settings:
         jitter: Change brightness and contrast of training images at random.
         cutout: Side of a square that is cut out of training images; 0 is none.
         crop_test: Pad and crop test images at random too, as the paper's released code does.
+        test: When the test set is read: after every epoch, or once at the end.
         validation: The fraction of the training set that is held out.
         limit: How many training images are used; null is all.
         seed: Of the weights, the order of the images and their crops.
@@ -99,6 +100,7 @@ class Settings:
     jitter: bool = False
     cutout: int = 0
     crop_test: bool = False
+    test: Literal["epoch", "end"] = "epoch"
     validation: float = 0.0
     limit: int | None = None
     seed: int = 0

@@ -30,7 +30,8 @@ class Row(NamedTuple):
     train_loss: float
     train_accuracy: float
     validation_accuracy: float | None
-    test_accuracy: float
+    test_accuracy: float | None
+    """None where the test set was not read."""
     seconds: float
     images_per_second: float
 
@@ -59,7 +60,9 @@ class State:
         self.loss_sum = self.loss_sum + loss.detach() * images
         self.correct = self.correct + correct
 
-    def finish_epoch(self, validation_accuracy: float | None, test_accuracy: float, seconds: float) -> Row:
+    def finish_epoch(
+        self, validation_accuracy: float | None, test_accuracy: float | None, seconds: float
+    ) -> Row:
         """Turn the epoch's sums into a row and start the next one."""
         row = Row(
             epoch=self.epoch + 1,

@@ -2,11 +2,14 @@
 
 from typing import Any
 
-from mocapsnet.paper.evidence import Evidence, Measured, Outcome
+from mocapsnet.paper.benches import Measured
+from mocapsnet.paper.evidence import Evidence, Outcome
 from mocapsnet.paper.rules import Trained
 
 
-def outcome(trained: Trained, recipe: str, seed: int, accuracy: float | None) -> Outcome:
+def outcome(
+    trained: Trained, recipe: str, seed: int, accuracy: float | None, error: str = "NotFinite: step 1"
+) -> Outcome:
     """A run of a recipe; without accuracy it failed."""
     name = (
         f"{trained.dataset}-{trained.model}-{trained.routing}-{trained.optimizer}-b{trained.blocks}-{recipe}"
@@ -22,7 +25,7 @@ def outcome(trained: Trained, recipe: str, seed: int, accuracy: float | None) ->
         accuracy=accuracy,
         seconds=1.0,
         device="NVIDIA H200",
-        error="" if accuracy is not None else "NotFinite: step 1",
+        error="" if accuracy is not None else error,
         smoke=False,
         note="",
         file=f"accuracy/{name}-s{seed}-nvidia-h200.json",

@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import re
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 import mocapsnet as mc
 from mocapsnet.data.classes import shape_of
+from mocapsnet.paper.grid import chosen
 from mocapsnet.paper.recipes import RECIPES, TABLES, recipe
 from mocapsnet.train.fit import accuracy, fit, lengths_of
 
@@ -105,6 +108,11 @@ def test_controls_change_one_thing_at_a_time_or_that_and_the_bias():
         assert len(changed - {"routing_bias"}) == 1 or changed == {"routing_bias"}
 
 
+def test_the_best_recipes_read_the_test_set_once():
+    assert all(r.training["test"] == "end" for r in TABLES["best"])
+    assert not any("test" in r.training for r in EVERY.values() if r.recipe != "best")
+
+
 def test_digits_are_never_mirrored():
     for dataset in ("mnist", "svhn", "cifar10", "cifar100"):
         flipped = recipe("best", dataset, "mocapsnet").training.get("flip", False)
@@ -141,6 +149,25 @@ def test_every_family_says_how_it_is_run_and_what_to_expect():
     for function in RECIPES.values():
         assert "Command: mocapsnet reproduce" in function.__doc__
         assert "expected" in function.__doc__
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_command_of_a_family_trains_it(name):
+    (words,) = re.findall("Command: mocapsnet reproduce (.*)", RECIPES[name].__doc__)
+    what, *rest = shlex.split(words)
+    found = chosen(TABLES, what, rest[1] if rest else "")
+    assert rest[:1] in ([], ["--only"])
+    told = {
+        "control": ("cifar100", "mocapsnet"),
+        "ablation": ("stable", "mocapsnet"),
+        "convnet": ("cifar10",),
+    }
+    told |= {"deep": ("svhn",)} | dict.fromkeys(
+        ("written", "released", "stable", "best"), ("cifar10", "mocapsnet")
+    )
+    one = RECIPES[name](*told.get(name, ()))
+    assert [r for r in found if (r.recipe, r.model, r.kind) == (one.recipe, one.model, one.kind)]
+    assert len(found) < len(EVERY) / 4
 
 
 @pytest.mark.parametrize("name", ["best", "released", "sabour", "convnet"])

@@ -70,7 +70,7 @@ def test_runs_stand_beside_the_printed_number(results):
         "| 2 | MoCapsNet | 71.65 ± 0.62 | not run | not run | failed: NotFinite (NVIDIA H200) | not run |"
         in page
     )
-    assert "| CIFAR-10 | MoCapsNet | ours, MiB | 902 | 904 |" in page
+    assert "| CIFAR-10 | MoCapsNet | ours, peak MiB (H200) | 902 | 904 |" in page
     assert "3 finished runs, 1 failed runs" in page
 
 
@@ -81,6 +81,39 @@ def test_only_the_networks_of_the_paper_are_drawn(results, column, value):
     head, *rows = path.read_text().splitlines()
     path.write_text("\n".join([f"{head},{column}", *(f"{row},{value}" for row in rows)]))
     assert not read(results).measured
+
+
+def test_figures_say_what_was_measured_on(results):
+    write_report(results)
+    for name in ("figure-3", "figure-4"):
+        assert (
+            "blocks of two capsule layers, on NVIDIA H200<"
+            in (results / "figures" / f"{name}.svg").read_text()
+        )
+
+
+def test_what_waits_for_the_backward_pass_stands_under_the_peak(results):
+    (results / "memory").mkdir()
+    head = "variant,blocks,kept_bytes,batch,capsules,routing,dataset,device"
+    rows = [
+        f"{variant},{blocks},{(50 + slope * blocks) * 2**20},128,32,rba,cifar10,NVIDIA H200"
+        for variant, slope in (("exact-store", 2), ("exact-reverse", 0), ("torch-checkpoint", 1))
+        for blocks in (1, 2, 4, 8, 64)
+    ]
+    (results / "memory" / "memory-network-b128.csv").write_text("\n".join([head, *rows]))
+    page = write_report(results)[0].read_text()
+    assert "| CIFAR-10 | MoCapsNet | ours, kept MiB (H200) | 50 | 50 | not run | 50 |" in page
+    assert "| CIFAR-10 | MoCapsNet, storing all | ours, kept MiB (H200) | 52 | 54 | not run | 58 |" in page
+    assert re.search(r"\| holds \| Activations of blocks .* 0 against 2 MiB per block \(4 depths\)", page)
+
+
+@pytest.mark.parametrize("name", ["speed/step-x.csv", "memory/memory-network-x.csv"])
+def test_a_bench_that_cannot_be_read_is_named(results, name):
+    path = results / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("network,variant,dataset,blocks\nmocapsnet,exact-reverse,cifar10,many\n")
+    with pytest.raises(BrokenFile, match=f"{path.name} is not what mocapsnet bench writes"):
+        read(results)
 
 
 def test_a_gpu_counts_before_a_cpu_with_more_depths(results):

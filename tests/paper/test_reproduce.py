@@ -1,11 +1,18 @@
 """What is measured, not trained: once, and what fails is named."""
 
 import csv
+import json
+import re
+from dataclasses import asdict, replace
 
 import pytest
 
+from mocapsnet.cli import POSITIONALS, main
+from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.paper import reproduce
+from mocapsnet.paper.recipes import recipe
 from mocapsnet.paper.records import Place
+from mocapsnet.paper.settings import ReproduceSettings
 
 
 @pytest.fixture
@@ -23,9 +30,10 @@ def commands(monkeypatch):
 
 def test_every_network_and_shape_is_measured_at_every_depth(tmp_path, commands):
     failed = reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
-    assert [what for what, _ in commands] == ["step", "inference"] * 3
+    assert [what for what, _ in commands] == ["step", "inference", "memory"] * 3
+    assert ["--of=network" in words for _, words in commands] == [False, False, True] * 3
     assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8]" in commands[0][1]
-    assert [words[0] for _, words in commands[::2]] == [
+    assert [words[0] for _, words in commands[::3]] == [
         f"--dataset={name}" for name in ("mnist", "cifar10", "svhn")
     ]
     assert failed == [f"bench inference of {name}" for name in ("mnist", "cifar10", "svhn")]
@@ -42,7 +50,65 @@ def test_what_this_device_has_measured_is_not_measured_again(tmp_path, commands,
             writer.writerows([network, blocks, 0.1, "cifar10", device] for blocks in range(1, 9))
     reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
     again = [what for what, words in commands if words[0] == "--dataset=cifar10"]
-    assert again == (["inference"] if device == "here" else ["step", "inference"])
+    assert again == (["inference", "memory"] if device == "here" else ["step", "inference", "memory"])
+
+
+def test_depths_that_a_file_has_already_are_not_lost(tmp_path, commands, monkeypatch):
+    monkeypatch.setattr(reproduce, "hardware", lambda _: {"cpu": "here", "device": "cpu"})
+    (tmp_path / "memory").mkdir()
+    rows = [
+        f"{v},{n},4096,128,32,rba,cifar10,here" for v in ("exact-store", "exact-reverse") for n in (1, 64)
+    ]
+    head = "variant,blocks,kept_bytes,batch,capsules,routing,dataset,device"
+    (tmp_path / "memory" / "memory-network-b128.csv").write_text("\n".join([head, *rows]))
+    reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"), ["cifar10"])
+    assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8, 64]" in commands[-1][1]
+
+
+def test_only_names_the_data_sets_that_are_measured(tmp_path, commands):
+    settings = ReproduceSettings(output=str(tmp_path), only="dataset=svhn,mnist", device="cpu")
+    reproduce.reproduce(settings, "table-4")
+    assert [words[0] for _, words in commands[::3]] == ["--dataset=mnist", "--dataset=svhn"]
+    with pytest.raises(
+        WrongArgument, match="only must name data sets of figure-3, mnist, cifar10, svhn, got 'x'"
+    ):
+        reproduce.reproduce(replace(settings, only="x"), "figure-3")
+    assert reproduce.shapes("all", "stable") == reproduce.shapes("table-1", "") == []
+
+
+def test_the_help_names_everything_that_can_be_reproduced():
+    words = re.findall(r"[\w-]+", POSITIONALS["target"])
+    assert {name for name in reproduce.WHAT if not name.startswith("table")} <= {*words}
+
+
+def test_either_something_is_reproduced_or_a_file_verified(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "report", "--verify", "run.json"])
+    assert ended.value.code == 2
+    assert "give either what to reproduce or --verify FILE, got 'report'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("smoke", [True, False])
+def test_a_smoke_run_and_whole_runs_do_not_share_a_folder(tmp_path, monkeypatch, smoke):
+    monkeypatch.setattr(reproduce, "sweep", lambda *_: pytest.fail("it was trained"))
+    told = asdict(recipe("stable", "cifar10", "mocapsnet"))
+    run = {"recipe": told, "smoke": not smoke, "seed": 0, "hardware": {"device": "cpu", "threads": 1}}
+    (tmp_path / "accuracy").mkdir()
+    (tmp_path / "accuracy" / "a-s0-cpu.json").write_text(json.dumps(run | {"test_accuracy": 0.1}))
+    with pytest.raises(
+        WrongArgument, match=r"holds .*, such as accuracy/a-s0-cpu.json; give .* another folder"
+    ):
+        reproduce.reproduce(ReproduceSettings(output=str(tmp_path), smoke=smoke, device="cpu"), "table-2")
+
+
+def test_a_broken_record_is_named_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "sweep", lambda *_: pytest.fail("it was trained"))
+    (tmp_path / "accuracy").mkdir()
+    (tmp_path / "accuracy" / "half-s0-cpu.json").write_text('{"recipe": {')
+    with pytest.raises(
+        BrokenFile, match=r"half-s0-cpu.json is not a run's record: .*; delete it to run it anew"
+    ):
+        reproduce.reproduce(ReproduceSettings(output=str(tmp_path), device="cpu"), "table-2")
 
 
 def test_a_bench_that_fails_says_so_and_keeps_its_log(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from mocapsnet.errors import BrokenFile, Irreproducible, WrongArgument
 from mocapsnet.paper import sweep as sweeping
 from mocapsnet.paper.grid import Task, chosen, ordered
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.recipes import TABLES, Recipe, recipe
-from mocapsnet.paper.records import Place
+from mocapsnet.paper.recipes import TABLES, Recipe, changed, recipe
+from mocapsnet.paper.records import Place, failure
 from mocapsnet.paper.sweep import in_processes, sweep
 from mocapsnet.paper.verify import verify
 from mocapsnet.train.state import State
@@ -70,6 +71,20 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are_tried_again(swept, m
     assert ran == ["broken-s0"]
     assert [task.name for task in summary.before] == ["sound-s0"]
     assert summary.outdated == []
+
+
+def test_a_run_that_diverged_is_a_result_and_not_run_again(tmp_path, monkeypatch):
+    """The released CapsNet has no gradient at its vanishing start."""
+    plain = changed(recipe("released", "mnist6k", "capsnet", 2), capsules=3, channels=8, limit=40, batch=20)
+    task, place = Task(plain, 0), place_in(tmp_path)
+    summary = sweep([task], place)
+    assert (summary.diverged, summary.failed, summary.finished) == ([task], [], [])
+    assert summary.told() == "runs: 0 finished, 0 there before, 0 failed, 1 diverged"
+    assert failure(task, place).startswith("NotFinite: step 1: ")
+    monkeypatch.setattr(sweeping, "run", lambda *_: pytest.fail("it ran again"))
+    assert sweep([task], place).before == [task]
+    other = Task(replace(plain, blocks=3), 0)
+    assert sweep([other], place).outdated == [other]
 
 
 def test_a_record_of_another_recipe_is_kept_and_named(swept, monkeypatch):
@@ -149,6 +164,35 @@ def test_a_fresh_run_is_verified_and_a_tampered_one_is_not(swept, tmp_path, monk
     assert "5.0e-04 apart" in verify(str(tmp_path / "run.json"), "data", "cpu", 1)[0]
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["recipe", "kind"], None),
+        (["recipe", "members"], "two"),
+        (["recipe", "name"], "../../elsewhere"),
+        (["recipe", "network"], 7),
+        (["commit"], None),
+        (["test_accuracy"], 0.999),
+        (["config", "epochs"], 60),
+    ],
+)
+def test_a_tampered_record_is_refused_before_anything_is_trained(swept, tmp_path, monkeypatch, path, value):
+    monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: pytest.fail("it was trained"))
+    (record,) = swept.accuracy.glob("*.json")
+    run = json.loads(record.read_text())
+    *way, last = path
+    inner = run
+    for name in way:
+        inner = inner[name]
+    if value is None:
+        del inner[last]
+    else:
+        inner[last] = value
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(BrokenFile, match="is not the record of a finished run"):
+        verify(str(tmp_path / "run.json"), "data", "cpu", 1)
+
+
 def test_what_cannot_be_verified_is_said(swept, tmp_path):
     (path,), (failed,) = swept.accuracy.glob("*.json"), swept.failed.glob("*.json")
     with pytest.raises(WrongArgument, match="epochs must be <= 1, the epochs of"):
@@ -173,6 +217,8 @@ def test_seeds_are_outermost_and_the_ends_come_first():
         ("mocapsnet stable dataset=cifar100 blocks=8", {("cifar100", 8)}),
         ("stable mocapsnet blocks=2 batch=128", {("cifar10", 2), ("cifar100", 2)}),
         ("cifar10-mocapsnet-rba-adam-b3-stable", {("cifar10", 3)}),
+        ("mocapsnet blocks=6 weight_std=0.1", {("cifar10", 6), ("cifar100", 6)}),
+        ("released mocapsnet blocks=6 lr=1e-4", {("cifar100", 6)}),
     ],
 )
 def test_only_chooses(only, expected):

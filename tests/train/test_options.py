@@ -19,6 +19,7 @@ from mocapsnet.train.average import Average
 from mocapsnet.train.checkpoint import LAST, read
 from mocapsnet.train.fit import accuracy, batches, lengths_of
 from mocapsnet.train.optimizers import cosine, make_optimizer
+from mocapsnet.train.record import read_run
 from mocapsnet.train.state import State
 
 FULL = {"schedule": "cosine", "warm_up": 1.5, "weight_decay": 0.05, "ema": 0.9, "smoothing": 0.1}
@@ -83,6 +84,36 @@ def test_test_images_are_cropped_only_where_asked_for(tiny, tmp_path):
     offsets = crop_offsets(20, torch.Generator().manual_seed(1), pad=4)
     assert found == accuracy(model, Split(crop(tiny.test.images, offsets, pad=4), tiny.test.labels))
     assert found != accuracy(model, tiny.test)
+
+
+def test_the_test_set_is_read_once_where_asked_for(tiny, tmp_path, monkeypatch):
+    whole = fit(small_network(), tiny, tmp_path / "whole", ema=0.9)
+    read = []
+
+    def counted(model, split, *rest, **options):
+        read.append(len(split.labels))
+        return accuracy(model, split, *rest, **options)
+
+    monkeypatch.setattr("mocapsnet.train.fit.accuracy", counted)
+    once = fit(small_network(), tiny, tmp_path / "once", ema=0.9, test="end")
+    assert read == [len(tiny.test.labels)]
+    assert once.test_accuracy == whole.test_accuracy == read_run(once.folder)["test_accuracy"]
+    first, last = rows(once.folder)
+    assert first["test_accuracy"] == ""
+    assert last == rows(whole.folder)[-1]
+
+
+def test_a_run_that_died_before_its_only_test_is_tested_when_it_goes_on(tiny, tmp_path, monkeypatch):
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mocapsnet.train.fit.accuracy", die)
+        with pytest.raises(KeyboardInterrupt):
+            fit(small_network(), tiny, tmp_path / "died", test="end")
+    found = fit(small_network(), tiny, tmp_path / "died", test="end")
+    assert found.test_accuracy == fit(small_network(), tiny, tmp_path / "whole").test_accuracy
+    assert rows(found.folder)[-1]["test_accuracy"] == str(found.test_accuracy)
 
 
 def test_a_window_is_cut_at_random_in_training_and_from_the_middle_in_the_test(tiny, tmp_path):
@@ -222,6 +253,7 @@ def test_flags_train_and_evaluate_the_other_networks(tmp_path, capsys):
         ({"cutout": 10}, "cutout must be <= 9, the side of the images, got 10"),
         ({"window": 10}, "window must be <= 9"),
         ({"window": 9, "crop_test": True}, "crop_test cuts whole images"),
+        ({"test": "never"}, "test must be one of 'epoch', 'end', got 'never'"),
     ],
     ids=str,
 )

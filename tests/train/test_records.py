@@ -86,7 +86,7 @@ def test_the_weights_hold_no_time(data, finished, tmp_path):
 
 
 def test_a_run_without_one_right_answer_is_finished_all_the_same(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("mocapsnet.train.fit.accuracy", lambda *_, **options: 0.0)
+    monkeypatch.setattr("mocapsnet.train.fit.accuracy", lambda *_, **__: 0.0)
     tiny = mc.data.load("tiny", data)
     done = mc.fit(small_network(), tiny, epochs=1, batch=30, output=tmp_path)
     stamp = (tmp_path / "run.json").stat().st_mtime_ns

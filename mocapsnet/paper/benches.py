@@ -1,0 +1,124 @@
+"""What `mocapsnet bench` and scripts/breaking_depths.py left under results/: rows of their files."""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from mocapsnet.errors import BrokenFile
+
+MIB = 2**20
+# The networks as the paper has them, in the columns of a bench; what stands second is a smoke run's.
+USUAL = {
+    "batch": ("128", "4"),
+    "channels": ("256", "8"),
+    "capsule_dim": ("8",),
+    "gamma": ("0.9",),
+    "backend": ("auto",),
+    "memory": ("reverse",),
+    "arithmetic": ("exact",),
+}
+
+
+class Measured(NamedTuple):
+    """A step or an inference of one network at one depth, as `mocapsnet bench` wrote it."""
+
+    what: str
+    model: str
+    dataset: str
+    blocks: int
+    routing: str
+    capsules: int
+    seconds: float | None
+    peak_mib: float | None
+    device: str
+    released: bool
+    file: str
+    kept_mib: float | None = None
+    """Kept for the backward pass."""
+
+
+class Broken(NamedTuple):
+    """The number of layers at which reconstructed gradients are off by a thousandth."""
+
+    arithmetic: str
+    gamma: float
+    layers: int | None
+    file: str
+
+
+@contextmanager
+def table(path: Path) -> Iterator[Iterable[dict[str, str]]]:
+    """The rows of a file, which is named where they are not as expected."""
+    try:
+        with path.open(newline="") as file:
+            yield csv.DictReader(file)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenFile(f"{path} is not what mocapsnet bench writes: {error!r}") from error
+
+
+def steps(results: Path) -> Iterable[Measured]:
+    """The whole networks that `mocapsnet bench step` and `inference` measured; other files are passed by."""
+    for path in sorted([*(results / "speed").glob("*.csv"), *(results / "memory").glob("*.csv")]):
+        with table(path) as rows:
+            for row in rows:
+                name = (row.get("network") or row.get("model") or row.get("variant") or "").lower()
+                model = name.removeprefix("released").strip("- ")
+                seconds = row.get("seconds") or row.get("seconds_median")
+                if model not in ("capsnet", "rescapsnet", "mocapsnet") or not row.get("dataset"):
+                    continue
+                if not is_usual(row):
+                    continue
+                yield Measured(
+                    what=row.get("what") or path.stem.split("-")[0],
+                    model=model,
+                    dataset=row["dataset"],
+                    blocks=int(row["blocks"]),
+                    routing=row.get("routing") or "rba",
+                    capsules=int(row.get("capsules") or 32),
+                    seconds=float(seconds) if seconds else None,
+                    peak_mib=float(row["peak_bytes"]) / MIB if row.get("peak_bytes") else None,
+                    device=row.get("device") or "",
+                    released=name.startswith("released"),
+                    file=path.relative_to(results).as_posix(),
+                )
+
+
+def is_usual(row: Mapping[str, str]) -> bool:
+    """Whether a row of a bench is of the paper's networks."""
+    return all((row.get(name) or usual[0]) in usual for name, usual in USUAL.items())
+
+
+def kept(results: Path) -> Iterable[Measured]:
+    """What `mocapsnet bench memory --of network` found that the backward pass keeps of a MoCapsNet."""
+    models = {"exact-reverse": "mocapsnet", "exact-store": "mocapsnet-stored"}
+    for path in sorted((results / "memory").glob("memory-network-*.csv")):
+        with table(path) as rows:
+            for row in rows:
+                if row["variant"] in models and row["kept_bytes"] and is_usual(row):
+                    yield Measured(
+                        what="memory",
+                        model=models[row["variant"]],
+                        dataset=row["dataset"],
+                        blocks=int(row["blocks"]),
+                        routing=row["routing"],
+                        capsules=int(row["capsules"]),
+                        seconds=None,
+                        peak_mib=None,
+                        device=row["device"],
+                        released=False,
+                        file=path.relative_to(results).as_posix(),
+                        kept_mib=float(row["kept_bytes"]) / MIB,
+                    )
+
+
+def breaking(results: Path) -> Iterable[Broken]:
+    """What scripts/breaking_depths.py wrote about capsule layers."""
+    for path in sorted((results / "memory").glob("breaking-depths-*.csv")):
+        with table(path) as rows:
+            for row in rows:
+                if row["layer"] == "capsules":
+                    layers = int(row["depth at 1e-3"]) if row["depth at 1e-3"] else None
+                    name = path.relative_to(results).as_posix()
+                    yield Broken(row["arithmetic"], float(row["gamma"]), layers, name)
