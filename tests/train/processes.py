@@ -127,7 +127,7 @@ def child(words: list[str], log: str, death: Death | None, every: float, temp: P
         os.environ["TMPDIR"], tempfile.tempdir = str(temp), None
     if death:
         arm(death)
-    fit.SECONDS_BETWEEN_CHECKPOINTS, fit.SECONDS_BETWEEN_SAVED_EPOCHS = every, 0
+    fit.SECONDS_BETWEEN_CHECKPOINTS = every
     cli.main(words)
 
 
