@@ -109,7 +109,6 @@ def stop_after(monkeypatch, steps: int) -> None:
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr("mocapsnet.train.fit.SECONDS_BETWEEN_SAVED_EPOCHS", 0)
     task, place = Task(small(epochs=3), 0), place_in(tmp_path)
     with monkeypatch.context() as patch:
         stop_after(patch, steps=5)
