@@ -188,6 +188,13 @@ def test_a_fused_sequence_does_what_the_driver_does(layers, gamma, options, movi
     assert (errors(found, expected) < 3e-5).all()
 
 
+def test_a_state_that_is_not_contiguous_goes_the_same_way():
+    sequence = momentum("fused", 3, 0.9)
+    turned = [torch.randn(3, 4, 5, device=DEVICE).mT.requires_grad_() for _ in range(2)]
+    straight = [part.detach().contiguous().requires_grad_() for part in turned]
+    assert all(map(torch.equal, walked(sequence, *turned), walked(sequence, *straight)))
+
+
 def test_a_fused_sequence_comes_back_to_where_it_began():
     sequence = momentum("fused", 12, 0.6)
     x = (torch.randn(2, 5, 4, device=DEVICE) * 2**10).round() / 2**10

@@ -33,7 +33,8 @@ class Momentum(torch.autograd.Function):
         """weights are W [J,J,E,E] and the bias [J,E] or None, layer by layer; rounded as in fused.route."""
         B, J, E = x.shape
         one = {"size": J * E, "N": power(J * E)}
-        grid, word = torch.empty_like(x, dtype=torch.int32), torch.empty_like(x, dtype=torch.int64)
+        # The programs know no strides: all of it is contiguous, whatever x is.
+        grid, word = (x.new_empty(x.shape, dtype=dtype) for dtype in (torch.int32, torch.int64))
         peak = x.new_empty(B)
         kernels.enter[(B,)](x.contiguous(), velocity.contiguous(), grid, word, peak, **one)
         ctx.options, ctx.rounded = (arithmetic, iterations, leaky), rounded
@@ -50,7 +51,7 @@ class Momentum(torch.autograd.Function):
         ctx.save_for_backward(grid, word, *spilled.values(), *weights)
         ctx.spilling = tuple(spilled)
         ctx.set_materialize_grads(False)
-        reached, left = peak.amax(), (torch.empty_like(x), torch.empty_like(x))
+        reached, left = peak.amax(), (x.new_empty(x.shape), x.new_empty(x.shape))
         ctx.mark_non_differentiable(reached)
         kernels.leave[(B,)](grid, word, *left, **one, unit=arithmetic.stages[-1].unit)
         return *left, reached
