@@ -22,9 +22,9 @@ STEPS = 10
 # A kernel belongs to the first part whose words are in its name.
 PARTS = {
     "CapsLayer 1": ("tile_", "finish", "pull_squash"),
-    "trunk": ("momentum_layer",),
+    "trunk": ("momentum_layer", "enter", "leave"),
     "trunk and CapsLayer 2": ("weights_backward", "image_"),
-    "convolutions": ("wgrad", "dgrad", "fprop", "conv"),
+    "convolutions": ("wgrad", "dgrad", "fprop", "conv", "inputs"),
     "Adam and the check of gradients": ("multi_tensor",),
     "matrix products (stem, decoder, first pass)": ("nvjet", "gemm", "splitK"),
     "compiled between them": ("triton_",),
