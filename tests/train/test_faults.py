@@ -171,3 +171,27 @@ def test_an_output_that_is_a_file_is_refused_in_one_line(data, tmp_path, capsys)
         assert stopped.value.code == 1
         assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_short_epochs_share_a_checkpoint_and_a_run_that_breaks_off_ends_the_same(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("mocapsnet.train.fit.SECONDS_BETWEEN_SAVED_EPOCHS", {"cpu": 3600})
+    saved, save = [], mc.train.checkpoint.save
+    monkeypatch.setattr("mocapsnet.train.checkpoint.save", lambda *a: (saved.append(a[1]["epoch"]), save(*a)))
+
+    def train(name):
+        mc.fit(small_network(), tiny, epochs=3, batch=8, device="cpu", output=tmp_path / name)
+        return (tmp_path / name / "model.safetensors").read_bytes()
+
+    weights = train("whole")
+    assert saved == [3]
+    count = mc.train.state.State.count
+
+    def break_off(state, *arguments):
+        count(state, *arguments)
+        if state.epoch == 2:
+            raise OSError("the machine is gone")
+
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="gone"):
+        broken.setattr("mocapsnet.train.state.State.count", break_off)
+        train("broken")
+    assert train("broken") == weights
