@@ -15,7 +15,7 @@ from mocapsnet.errors import Irreproducible, WrongArgument
 from mocapsnet.train.step import WARM_UP, another_stream, side_stream
 
 # So short a thing as a step on a GPU is timed as it is run: many in a row, and nobody waits in between.
-IN_A_ROW = {"cuda": 10}
+SHORT, IN_A_ROW = 0.02, 10
 T = TypeVar("T")
 Name = TypeVar("Name", bound=Hashable)
 
@@ -69,13 +69,19 @@ def in_turn(
 ) -> dict[Name, Times]:
     """Time warm functions in turn, so that a busy machine slows all alike; seen is told what each gave."""
     found: dict[Name, list[float]] = {name: [] for name in functions}
+    times = {name: in_a_row(function, device) for name, function in functions.items()}
     for _ in range(repeats):
         for name, function in functions.items():
-            seconds, given = seconds_of(function, device, IN_A_ROW.get(device.type, 1))
+            seconds, given = seconds_of(function, device, times[name])
             found[name].append(seconds)
             seen(name, given)
             advance()
     return {name: times_of(seconds) for name, seconds in found.items()}
+
+
+def in_a_row(function: Callable[[], Any], device: torch.device) -> int:
+    """How many calls of a warm function make a measurement."""
+    return IN_A_ROW if device.type == "cuda" and seconds_of(function, device)[0] < SHORT else 1
 
 
 def warm(function: Callable[[], T], device: torch.device, graphed: bool) -> Callable[[], T]:

@@ -14,8 +14,6 @@ from mocapsnet.ops.order import one_image, power
 # As Triton reads it, once.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FUSED = ("rba", "leaky-rba", "sda", "em")
-# Whose programs have passed their tests on a GPU; the others run in Triton's interpreter alone.
-PROVEN = ("rba",)
 # Columns (j,e) of a tile of votes that the registers of an op's program hold, where it takes all j at once.
 TILE_COLUMNS = {"rba": 1024, "sda": 4096}
 # Elements of a matrix W_ij for which a program that is written out for each still compiles in minutes.
@@ -67,15 +65,13 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
 
     Of each option, the value and the only one that the op can do.
     """
-    if backend == "reference" or (backend == "auto" and not (u.is_cuda and op in PROVEN)):
+    if backend == "reference" or (backend == "auto" and not u.is_cuda):
         return None
     (_, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     why, columns, size, longest = None, TILE_COLUMNS.get(op), MATRIX.get(op, D * E), LONGEST.get(op, E)
     wrong = [name for name, (value, able) in options.items() if value != able]
     if not (u.is_cuda or (u.device.type == "cpu" and INTERPRETED)):
         why = f"u is on {u.device.type}, and it needs a CUDA GPU, or TRITON_INTERPRET=1 in the environment"
-    elif u.is_cuda and op not in PROVEN:
-        why = f"the programs of {op} have not passed their tests on a GPU yet"
     elif wrong:
         value, able = options[wrong[0]]
         why = f"{wrong[0]} must be {able!r}, got {value!r}"

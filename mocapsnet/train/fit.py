@@ -228,7 +228,16 @@ def train(
     augmentation = Augmentation(**{name: config[name] for name in Augmentation.__dataclass_fields__})
     objective = Objective(**{name: config[name] for name in Objective.__dataclass_fields__})
     step = make_step(
-        fabric, network, model, fabric_optimizer, train_set, graphed, augmentation, objective, average
+        fabric,
+        network,
+        model,
+        fabric_optimizer,
+        train_set,
+        graphed,
+        augmentation,
+        objective,
+        average,
+        config["compile"],
     )
 
     def crops(epoch: int) -> Tensor | None:

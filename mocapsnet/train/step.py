@@ -1,7 +1,7 @@
 """One training step on the device that holds the data, eager or replayed as one CUDA graph."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,6 +71,7 @@ class Step:
         self.objective = objective or Objective()
         self.average = average
         self.normalise = Normalisation(model.preprocessing, fabric.device)
+        self.loss: Callable[..., Tensor] = self.objective
         # Only a fused optimizer takes it from the device that nothing is to be updated.
         self.waits = not optimizer.defaults.get("fused")
         self.number = torch.zeros((), dtype=torch.int64, device=fabric.device)
@@ -102,7 +103,7 @@ class Step:
         images, pixels, labels = self.batch(indices, offsets)
         with range_checked(self.model, number, images, labels):
             output = self.network(images, self.objective.shown(labels))
-        loss = self.objective(output, labels, pixels)
+        loss = self.loss(output, labels, pixels)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         if self.waits:
@@ -134,7 +135,7 @@ class Step:
             images, pixels, labels = self.batch(*self.unchecked[number])
             with range_checked(self.model, number, images, labels):
                 output = self.network(images, self.objective.shown(labels))
-                loss = self.objective(output, labels, pixels)
+                loss = self.loss(output, labels, pixels)
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
             named = culprit(loss, self.model, images, labels)
@@ -211,15 +212,24 @@ def make_step(
     augmentation: Augmentation | None = None,
     objective: Objective | None = None,
     average: Average | None = None,
+    compile: bool = False,
 ) -> Step:
-    """A step, as a graph where that was asked for and can be; on a GPU a reason why not is printed."""
+    """A step, as a graph where that was asked for and can be; on a GPU a reason why not is printed.
+
+    compile is for what lies around the network, which compiled() is for.
+    """
     if fabric.device.type == "cuda":
         in_fast_order(model)
     capturable = optimizer.defaults.get("capturable")
     if graphed and fabric.device.type == "cuda" and not capturable:
         print(f"no CUDA graph: {type(optimizer.optimizer).__name__} cannot be captured")
     kind = GraphedStep if graphed and capturable else Step
-    return kind(fabric, network, model, optimizer, data, augmentation, objective, average)
+    step = kind(fabric, network, model, optimizer, data, augmentation, objective, average)
+    if compile:
+        # A size of batch is compiled for itself: a graph holds nothing else.
+        step.batch = torch.compile(step.batch, dynamic=False)  # type: ignore[method-assign]
+        step.loss = torch.compile(step.objective.__call__, dynamic=False)
+    return step
 
 
 @torch.no_grad()
@@ -245,7 +255,6 @@ def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
     # Every layer of another size is another version of one function.
     with torch._dynamo.config.patch(recompile_limit=64):
         for module in modules:
-            # A size of batch is compiled for itself: a graph holds nothing else.
             module.compile(dynamic=False)
         try:
             yield

@@ -12,12 +12,6 @@ from mocapsnet.ops.em.reference import em as reference
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
-@pytest.fixture(autouse=True)
-def tried(monkeypatch):
-    """What these tests are to prove."""
-    monkeypatch.setattr("mocapsnet.ops.backend.PROVEN", ("rba", "em"))
-
-
 # B, J, I, D, E: CapsLayer 1 of CIFAR-10 and MNIST, the trunk, 10 and 100 classes, 64 capsules, odd sizes.
 SHAPES = [
     (128, 32, 2048, 8, 8),

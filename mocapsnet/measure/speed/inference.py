@@ -113,8 +113,6 @@ def measure(
     arrange(model, data.images.device)
     make["convolutions"] = partial(contender, Convolutions(model), how)
     with ExitStack() as stack:
-        if how.compile:
-            torch.compiler.reset()
         made = {
             name: attempt(partial(function, settings.batch, data, stack)) for name, function in make.items()
         }

@@ -59,6 +59,8 @@ def begin(what: str, settings: BenchSettings) -> Start:
         build(settings, name, depths[0])
     data = random_split(settings.dataset, max(COUNTS[settings.dataset][0], settings.batch)).to(device)
     settings.folder(what).mkdir(parents=True, exist_ok=True)
+    if way.compile:
+        torch.compiler.reset()
     return Start(way, data, depths, settings.naive_blocks(what))
 
 

@@ -87,7 +87,9 @@ class Trained:
         network, self.optimizer = self.fabric.setup(model, adam)
         arguments = (self.fabric, network, model, self.optimizer, data)
         self.step = (
-            Step(*arguments) if isinstance(model, Naive) else make_step(*arguments, how.graph == "auto")
+            Step(*arguments)
+            if isinstance(model, Naive)
+            else make_step(*arguments, how.graph == "auto", compile=how.compile)
         )
         # On the host, so that no peak holds them.
         self.start = [weight.detach().to("cpu", copy=True) for weight in model.parameters()]
@@ -120,7 +122,7 @@ class Trained:
         def function() -> None:
             self.optimizer.zero_grad()
             with float32_products(self.how.precision != "fp32"):
-                self.fabric.backward(self.step.objective(self.step.network(images, labels), labels, pixels))
+                self.fabric.backward(self.step.loss(self.step.network(images, labels), labels, pixels))
 
         return function
 
@@ -202,8 +204,6 @@ def measure(
     make = {name: partial(network_contender, model, how=ways[name]) for name, model in models.items()}
     make["convolutions"] = partial(convolutions_contender, build(settings, "capsnet", 1), how=how)
     with ExitStack() as stack:
-        if how.compile:
-            torch.compiler.reset()
         made = {
             name: attempt(partial(function, batch=settings.batch, data=data, stack=stack))
             for name, function in make.items()
