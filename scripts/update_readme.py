@@ -70,7 +70,7 @@ def word(row: dict[str, str], name: str) -> str:
     return row[name]
 
 
-RUN = {"data set": ("dataset", word), "batch": ("batch", word), "memory": ("memory", word)}
+RUN = {"data set": ("dataset", word)} | {name: (name, word) for name in ("batch", "routing", "memory")}
 NETWORK = RUN | {"blocks": ("blocks", word), "network": ("network", word)}
 RATIOS = {"/ convolutions": ("over_convolutions", ratio), "/ naive": ("over_naive", ratio)}
 PEAK = {"peak MiB": ("peak_bytes", mebibytes)}
