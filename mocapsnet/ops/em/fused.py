@@ -9,7 +9,7 @@ from mocapsnet.ops import order
 from mocapsnet.ops.em import kernels, tiles
 from mocapsnet.ops.em.reference import inverse_temperature
 from mocapsnet.ops.order import one_image, power
-from mocapsnet.ops.rba.fused import PROGRAMS
+from mocapsnet.ops.rba.fused import shared
 
 # Columns (j,e) and images of a tile of votes.
 COLUMNS = 256
@@ -75,8 +75,7 @@ def tiles_forth(
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     shape = sizes(W, COLUMNS)
     groups, rows = -(-J // shape["JB"]), -(-B // IMAGES)
-    size = -(-I * rows * groups // PROGRAMS)
-    count = -(-I // size)
+    size, count = shared(I, rows * groups)
     parts, heads = u.new_empty((count, 2, B, J * E), dtype=torch.float32), sums.new_empty((count, 2, B, J))
 
     def each(t: int, into: Tensor, **what: bool) -> None:
@@ -189,8 +188,7 @@ def tiles_back(
     (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta) = found, into
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     last, first = len(mu) - 1, len(mu) - len(dmu)
-    size = -(-I // PROGRAMS)
-    count = -(-I // size)
+    size, count = shared(I, 1)
     level, total, lost = (sums.new_empty(shape) for shape in ((B, J), (B, I), (count, B, J)))
     moved = sums.new_empty((count, 2, B, J * E))
     wide, narrow = sizes(W, COLUMNS), sizes(W, BACK["columns"])

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mocapsnet.ops import order
 from mocapsnet.ops.order import one_image, power
-from mocapsnet.ops.rba.fused import PROGRAMS
+from mocapsnet.ops.rba.fused import PROGRAMS, shared
 from mocapsnet.ops.sda import kernels
 from mocapsnet.ops.sda.reference import scale
 
@@ -39,8 +39,7 @@ def pull(I: int, J: int) -> float:  # noqa: E741
 def tiles(B: int, I: int, J: int, E: int, at_once: int) -> tuple[int, int, int]:  # noqa: E741
     """Images of a program, its input capsules, and how many programs share all input capsules."""
     images = max(1, min(power(B), TILE_VOTES // (power(J) * power(E))))
-    size = -(-I * -(-B // images) // (at_once * PROGRAMS))
-    return images, size, -(-I // size)
+    return images, *shared(I, -(-B // images), at_once * PROGRAMS)
 
 
 @torch.library.custom_op("mocapsnet::sda", mutates_args=())
