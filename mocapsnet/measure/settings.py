@@ -18,7 +18,7 @@ READS: dict[str, tuple[str, ...]] = {
     "epoch": (
         *(name for name in NETWORK if name not in ("naive_depths", "repeats")),
         *HOW,
-        *("epochs", "data", "limit"),
+        *("epochs", "seeds", "decay", "data", "limit"),
     ),
 }
 DEPTHS = {
@@ -58,6 +58,8 @@ class BenchSettings:
         graph: auto replays what is timed as one CUDA graph where it can; off never does.
         compile: Compile with torch.compile; null does so on CUDA.
         epochs: For epoch: how many are timed.
+        seeds: For epoch: how often each network is trained, with seeds 0, 1, ...
+        decay: For epoch: the factor of the learning rate from one to the next.
         data: For epoch: the folder that holds data sets; images are random where the data set is not in it.
         limit: For epoch: how many training images are used; null is all.
     """
@@ -83,6 +85,8 @@ class BenchSettings:
     graph: Literal["auto", "off"] = "auto"
     compile: bool | None = None
     epochs: int = 5
+    seeds: int = 1
+    decay: float = 0.96
     data: str = "data"
     limit: int | None = None
 
@@ -98,8 +102,10 @@ class BenchSettings:
                 raise WrongArgument(f"bench {what} does not read {name}, got {value!r}; {others} would")
         if "of" in READS[what]:
             one_of("of", self.of, ("trunk", "network"))
-        for name in ("batch", "capsules", "capsule_dim", "repeats", "epochs"):
+        for name in ("batch", "capsules", "capsule_dim", "repeats", "epochs", "seeds"):
             at_least(name, getattr(self, name), 1)
+        if not 0 < self.decay <= 1:
+            raise WrongArgument(f"decay must be > 0 and <= 1, got {self.decay!r}")
         if self.limit is not None:
             at_least("limit", self.limit, 1)
         if not self.networks:

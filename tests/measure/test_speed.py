@@ -129,19 +129,19 @@ def test_epochs_are_those_of_training(settings, tmp_path):
     from mocapsnet.train.fit import fit
 
     settings = replace(settings, depths=[1], repeats=10, networks=["rescapsnet"], epochs=2, limit=10, batch=4)
-    rows = epoch.bench_epoch(settings)
-    assert [(row.network, row.blocks, row.epoch) for row in rows] == [
-        ("rescapsnet", 1, 1),
-        ("rescapsnet", 1, 2),
+    rows = epoch.bench_epoch(replace(settings, seeds=2, decay=0.5))
+    assert [(row.network, row.blocks, row.seed, row.epoch) for row in rows] == [
+        ("rescapsnet", 1, seed, n) for seed in (0, 1) for n in (1, 2)
     ]
+    rows = rows[2:]
     assert (rows[0].images, rows[0].train_images, rows[0].test_images) == ("real", 10, 1000)
     for row in rows:
         assert min(row.train_seconds, row.evaluation_seconds) > 0
         assert row.images_per_second == pytest.approx(10 / row.train_seconds)
     spent = sum(row.train_seconds + row.evaluation_seconds for row in rows)
     assert spent <= rows[-1].total_seconds < spent + 1
-    model = build(settings, "rescapsnet", 1)
-    fit(model, data.load("mnist6k"), epochs=2, batch=4, limit=10, device="cpu", output=tmp_path / "run")
+    model, how = build(settings, "rescapsnet", 1, seed=1), {"seed": 1, "decay": 0.5, "device": "cpu"}
+    fit(model, data.load("mnist6k"), epochs=2, batch=4, limit=10, **how, output=tmp_path / "run")
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         for row, line in zip(rows, csv.DictReader(file), strict=True):
             assert row.train_loss == float(line["train_loss"])
@@ -368,6 +368,8 @@ def test_a_table_lines_its_columns_up():
         ("routing", {"capsules": 0, "depths": None}, "capsules must be a whole number >= 1, got 0"),
         ("routing", {"depths": None, "batch": 10**15}, "torch cannot make 3 such capsules, lower the sizes"),
         ("epoch", {"limit": 0, "repeats": 10}, "limit must be a whole number >= 1, got 0"),
+        ("epoch", {"seeds": 0, "repeats": 10}, "seeds must be a whole number >= 1, got 0"),
+        ("epoch", {"decay": 0.0, "repeats": 10}, "decay must be > 0 and <= 1, got 0.0"),
         ("epoch", {"dataset": "cifar", "repeats": 10}, "dataset must be one of"),
     ],
 )

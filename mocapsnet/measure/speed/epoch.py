@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ class EpochRow(NamedTuple):
 
     network: str
     blocks: int
+    seed: int
     epoch: int
     train_seconds: float
     """The order and crops drawn, every step, and the check that all of it is finite."""
@@ -59,13 +61,14 @@ def epochs_of(
     settings: BenchSettings,
     model: CapsuleNetwork,
     dataset: Dataset,
+    seed: int,
     device: torch.device,
     advance: Callable[[int], object],
 ) -> Iterator[tuple[Row, float, float]]:
     """Train one network: fit's row of each epoch, seconds of its evaluation, and seconds since the start."""
     way = how(settings, device)
     train_set, test_set, count = dataset.train.to(device), dataset.test.to(device), len(dataset.train.labels)
-    trained = Trained(model, train_set, settings.batch, way, device)
+    trained = Trained(model, train_set, settings.batch, way, device, settings.decay)
     state = State({}, model, trained.optimizer.optimizer, trained.schedule)
     with float32_products(way.precision != "fp32"), compiled(model, way.compile):
         # A whole batch and an epoch's last one: each is compiled and captured before the clock runs.
@@ -78,7 +81,7 @@ def epochs_of(
         begun = time.perf_counter()
         for epoch in range(settings.epochs):
             started = time.perf_counter()
-            for indices, offsets in batches(count, settings.batch, 0, epoch, device):
+            for indices, offsets in batches(count, settings.batch, seed, epoch, device):
                 outcome = trained.step(indices, offsets, state.step + 1)
                 state.count(outcome.loss, outcome.correct, len(indices))
                 advance(len(indices))
@@ -105,14 +108,14 @@ def bench_epoch(settings: BenchSettings) -> list[EpochRow]:
     settings.folder("epoch").mkdir(parents=True, exist_ok=True)
     counts = len(dataset.train.labels), len(dataset.test.labels)
     rows = []
-    with progress(len(depths) * len(settings.networks) * settings.epochs * counts[0]) as bar:
-        for blocks in depths:
-            for network in settings.networks:
-                bar.set_description(f"{network}, {blocks} blocks")
-                model = build(settings, network, blocks, shape)
-                for row, evaluation, total in epochs_of(settings, model, dataset, device, bar.update):
-                    seconds = row.seconds, evaluation, total, row.images_per_second
-                    found = row.test_accuracy if images == "real" else None
-                    told = (*seconds, row.train_loss, found, images, *counts)
-                    rows.append(EpochRow(network, blocks, row.epoch, *told))
+    runs = [*product(depths, settings.networks, range(settings.seeds))]
+    with progress(len(runs) * settings.epochs * counts[0]) as bar:
+        for blocks, network, seed in runs:
+            bar.set_description(f"{network}, {blocks} blocks")
+            model = build(settings, network, blocks, shape, seed)
+            for row, evaluation, total in epochs_of(settings, model, dataset, seed, device, bar.update):
+                seconds = row.seconds, evaluation, total, row.images_per_second
+                found = row.test_accuracy if images == "real" else None
+                told = (*seconds, row.train_loss, found, images, *counts)
+                rows.append(EpochRow(network, blocks, seed, row.epoch, *told))
     return rows

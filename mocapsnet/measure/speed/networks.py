@@ -64,15 +64,17 @@ def begin(what: str, settings: BenchSettings) -> Start:
     return Start(way, data, depths, settings.naive_blocks(what))
 
 
-def build(settings: BenchSettings, network: str, blocks: int, shape: Shape | None = None) -> CapsuleNetwork:
-    """A network as the settings have it, for images of the data set; all start from the same weights."""
+def build(
+    settings: BenchSettings, network: str, blocks: int, shape: Shape | None = None, seed: int = 0
+) -> CapsuleNetwork:
+    """A network as the settings have it, for images of the data set; its weights are those of the seed."""
     (kind,) = (kind for name, kind in NETWORKS.items() if name.lower() == network)
     names = ["routing", "capsules", "capsule_dim", "channels", "backend"]
     if kind is MoCapsNet:
         names += ["gamma", "memory", "arithmetic"]
     options: dict[str, Any] = {name: getattr(settings, name) for name in names}
     image_shape, classes = shape or shape_of(settings.dataset)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     with sized(f"a network of {blocks} such blocks"):
         return kind(image_shape, classes, blocks, **options)
 

@@ -76,6 +76,7 @@ ROUTING = (
 )
 EPOCH = (
     *NETWORK,
+    column("seed", "seed"),
     column("epoch", "epoch"),
     column("training s", "train_seconds", ",.2f"),
     column("evaluation s", "evaluation_seconds", ",.2f"),

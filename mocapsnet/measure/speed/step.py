@@ -78,11 +78,13 @@ class StepRow(NamedTuple):
 class Trained:
     """A network with its optimizer and its step, and a way back to the start."""
 
-    def __init__(self, model: Any, data: Split, batch: int, how: How, device: torch.device) -> None:
+    def __init__(
+        self, model: Any, data: Split, batch: int, how: How, device: torch.device, decay: float = 0.96
+    ) -> None:
         self.how, self.device, self.model = how, device, model.to(device)
         self.fabric = make_fabric(device, how.precision)
         adam, self.schedule = make_optimizer(
-            "adam", model.parameters(), LEARNING_RATES["adam"], decay=0.96, steps=1
+            "adam", model.parameters(), LEARNING_RATES["adam"], decay, steps=1
         )
         network, self.optimizer = self.fabric.setup(model, adam)
         arguments = (self.fabric, network, model, self.optimizer, data)
