@@ -126,7 +126,7 @@ def unroute(
     size, count = shared(I, 1)
     kernels.tile_backward[(count,)](
         u, W, c, ds, du, dW.permute(1, 3, 2, 0), B, I, size,
-        **padded, BB=images, ONE=images >= B, PRECISION="bf16" if rounded else "ieee",
+        **padded, BB=images, PRECISION="bf16" if rounded else "ieee",
         num_warps=8, num_stages=1,
     )  # fmt: skip
     return du, dW, dbias
