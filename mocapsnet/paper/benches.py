@@ -21,6 +21,10 @@ USUAL = {
 }
 
 
+# Their images and numbers of classes are alike: what is measured with one is measured with the other.
+ALIKE = {"svhn": "cifar10"}
+
+
 class Measured(NamedTuple):
     """A step or an inference of one network at one depth, as `mocapsnet bench` wrote it."""
 
@@ -111,6 +115,17 @@ def kept(results: Path) -> Iterable[Measured]:
                         file=path.relative_to(results).as_posix(),
                         kept_mib=float(row["kept_bytes"]) / MIB,
                     )
+
+
+def alike(rows: Iterable[Measured]) -> Iterable[Measured]:
+    """These rows, and again as those of a data set that was not measured but is like theirs."""
+    rows = [*rows]
+    there = {(row.what, row.dataset) for row in rows}
+    yield from rows
+    for dataset, other in ALIKE.items():
+        for row in rows:
+            if row.dataset == other and (row.what, dataset) not in there:
+                yield row._replace(dataset=dataset)
 
 
 def breaking(results: Path) -> Iterable[Broken]:

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from mocapsnet.errors import BrokenFile, NotFinite, OutOfRange
-from mocapsnet.paper.benches import Broken, Measured, breaking, kept, steps
+from mocapsnet.paper.benches import Broken, Measured, alike, breaking, kept, steps
 
 
 class Outcome(NamedTuple):
@@ -91,7 +91,7 @@ def read(results: Path) -> Evidence:
     return Evidence(
         runs=[outcome(path, results) for path in sorted((results / "accuracy").glob("*.json"))]
         + [outcome(path, results) for path in sorted((results / "accuracy" / "failed").glob("*.json"))],
-        measured=[*steps(results), *kept(results)],
+        measured=[*alike([*steps(results), *kept(results)])],
         broken=list(breaking(results)),
     )
 
