@@ -40,7 +40,7 @@ def test_the_surface_is_pinned():
     names = " ".join(field.name for field in dataclasses.fields(BenchSettings))
     assert names == (
         "of depths networks naive_depths batch capsules capsule_dim routing gamma dataset channels repeats "
-        "device output backend memory arithmetic precision graph compile epochs data limit"
+        "device output backend memory arithmetic precision graph compile epochs seeds decay data limit"
     )
     assert list(READS) == ["step", "memory", "routing", "inference", "epoch"]
     assert BenchSettings().blocks("memory") == [1, 2, 4, 8, 16, 32, 64]

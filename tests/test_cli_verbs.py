@@ -348,10 +348,10 @@ def test_a_bench_of_speed_prints_what_it_writes(tmp_path, capsys):
     assert last.startswith("figures in ")
     with Path(last.removeprefix("figures in ")).open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert head.split()[:3] == ["network", "blocks", "epoch"]
+    assert head.split()[:4] == ["network", "blocks", "seed", "epoch"]
     for line, row in zip(table, rows, strict=True):
-        assert line.split()[:3] == ["capsnet", "1", row["epoch"]]
-        assert line.split()[3] == f"{float(row['train_seconds']):,.2f}"
+        assert line.split()[:4] == ["capsnet", "1", "0", row["epoch"]]
+        assert line.split()[4] == f"{float(row['train_seconds']):,.2f}"
 
 
 def test_bench_draws_nothing_without_matplotlib_and_says_why(tmp_path, capsys, monkeypatch):

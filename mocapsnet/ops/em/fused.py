@@ -9,7 +9,7 @@ from mocapsnet.ops import order
 from mocapsnet.ops.em import kernels, tiles
 from mocapsnet.ops.em.reference import inverse_temperature
 from mocapsnet.ops.order import one_image, power
-from mocapsnet.ops.rba.fused import shared
+from mocapsnet.ops.rba.fused import PROGRAMS, shared
 
 # Columns (j,e) and images of a tile of votes.
 COLUMNS = 256
@@ -75,7 +75,7 @@ def tiles_forth(
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     shape = sizes(W, COLUMNS)
     groups, rows = -(-J // shape["JB"]), -(-B // IMAGES)
-    size, count = shared(I, rows * groups)
+    size, count = shared(I, rows * groups, PROGRAMS)
     parts, heads = u.new_empty((count, 2, B, J * E), dtype=torch.float32), sums.new_empty((count, 2, B, J))
 
     def each(t: int, into: Tensor, **what: bool) -> None:
@@ -188,7 +188,7 @@ def tiles_back(
     (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta) = found, into
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     last, first = len(mu) - 1, len(mu) - len(dmu)
-    size, count = shared(I, 1)
+    size, count = shared(I, 1, PROGRAMS)
     level, total, lost = (sums.new_empty(shape) for shape in ((B, J), (B, I), (count, B, J)))
     moved = sums.new_empty((count, 2, B, J * E))
     wide, narrow = sizes(W, COLUMNS), sizes(W, BACK["columns"])

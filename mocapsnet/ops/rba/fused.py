@@ -81,7 +81,7 @@ def route(
     return v, s, so_far, c
 
 
-def shared(I: int, tiles: int, programs: int = PROGRAMS) -> tuple[int, int]:  # noqa: E741
+def shared(I: int, tiles: int, programs: int) -> tuple[int, int]:  # noqa: E741
     """Input capsules of a program, and how many programs share them all, so that all tiles run at once."""
     size = -(-I // max(1, programs // tiles))
     return size, -(-I // size)
@@ -123,7 +123,7 @@ def unroute(
     dbias, ds = ds.sum(0), ds.to(c.dtype)
     W, padded = matrices(W).to(c.dtype), tile_sizes(D, E, J)
     images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))
-    size, count = shared(I, 1)
+    size, count = shared(I, 1, PROGRAMS)
     kernels.tile_backward[(count,)](
         u, W, c, ds, du, dW.permute(1, 3, 2, 0), B, I, size,
         **padded, BB=images, PRECISION="bf16" if rounded else "ieee",
