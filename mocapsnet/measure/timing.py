@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -84,6 +85,12 @@ def in_a_row(function: Callable[[], Any], device: torch.device) -> int:
     return IN_A_ROW if device.type == "cuda" and seconds_of(function, device)[0] < SHORT else 1
 
 
+def replayed(graph: torch.cuda.CUDAGraph, given: T, function: Callable[[], T]) -> T:
+    """What a function gave, computed anew; whoever holds this holds the function, and all that it reads."""
+    graph.replay()
+    return given
+
+
 def warm(function: Callable[[], T], device: torch.device, graphed: bool) -> Callable[[], T]:
     """The function after a few calls, compiled if it is to be; as a CUDA graph where that is wanted."""
     if not graphed:
@@ -96,12 +103,7 @@ def warm(function: Callable[[], T], device: torch.device, graphed: bool) -> Call
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side_stream()):
         given = function()
-
-    def replay() -> T:
-        graph.replay()
-        return given
-
-    return replay
+    return partial(replayed, graph, given, function)
 
 
 class Peak:
