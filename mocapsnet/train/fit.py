@@ -375,7 +375,7 @@ def lengths_of(
     # What is compiled for training runs eagerly: every other size of batch would be compiled anew.
     stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
     rounded = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
-    with stance, rounded, float32_products(tf32=precision != "fp32", tuned=False):
+    with stance, rounded, float32_products(tf32=precision != "fp32"):
         parts = normalise.centre(images).split(min(TEST_BATCH[images.device.type], model.at_once))
         dtype = next(model.parameters()).dtype
         found = [model.lengths(normalise(to_pixels(part)).to(dtype)) for part in parts]

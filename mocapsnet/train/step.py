@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # As Fabric calls them.
 PRECISIONS: dict[str, Any] = {"bf16-mixed": "bf16-mixed", "tf32": "32-true", "fp32": "32-true"}
-# Kernels are tuned and compiled before a graph holds them.
+# Kernels are compiled before a graph holds them.
 WARM_UP = 3
 
 
@@ -264,16 +264,12 @@ def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def float32_products(tf32: bool, tuned: bool = True) -> Iterator[None]:
-    """Whether matrix products and convolutions of float32 may round their inputs to tf32.
-
-    tuned: of cuDNN's algorithms that repeat to the bit the fastest, found by trying them once. Its own guess
-    for the weight gradient of the primary convolution takes twice the time on an H200.
-    """
+def float32_products(tf32: bool) -> Iterator[None]:
+    """Whether matrix products and convolutions of float32 may round their inputs to tf32."""
     cudnn, before = torch.backends.cudnn, torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
-        with cudnn.flags(cudnn.enabled, benchmark=tuned, deterministic=True, allow_tf32=tf32):
+        with cudnn.flags(cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=tf32):
             yield
     finally:
         torch.set_float32_matmul_precision(before)

@@ -43,3 +43,24 @@ def test_primary_capsules_take_it_under_autocast_alone(monkeypatch):
         with torch.autocast("cuda", torch.bfloat16, enabled=mixed), torch.no_grad():
             model.lengths(torch.randn(images, 3, 32, 32).cuda())
     assert taken == [64]
+
+
+@pytest.mark.parametrize(("B", "C", "size"), [(128, 3, 32), (70, 1, 28)])
+def test_the_stems_error_is_at_most_twice_cudnns(B, C, size):
+    from mocapsnet.ops.stem import fused
+
+    torch.manual_seed(0)
+    images, leaves = torch.randn(B, C, size, size).cuda(), [torch.randn(256, C, 9, 9) / 9, torch.randn(256)]
+    leaves = [leaf.cuda().requires_grad_() for leaf in leaves]
+    weights = torch.randn(B, 256, size - 8, size - 8).cuda()
+
+    def everything(x):
+        return [x.detach().double(), *torch.autograd.grad(x, leaves, weights.to(x.dtype))]
+
+    half = torch.bfloat16
+    ours, again = (everything(fused.stem(images, *leaves, half)) for _ in range(2))
+    theirs = everything(F.conv2d(images.to(half), *(leaf.to(half) for leaf in leaves)).relu())
+    truth = everything(F.conv2d(images.double(), *(leaf.double() for leaf in leaves)).relu())
+    for one, other, same, right in zip(ours, theirs, again, truth, strict=True):
+        assert torch.equal(one, same)
+        assert (one - right).norm() <= 2 * (other - right).norm() + 1e-6 * right.norm()

@@ -16,8 +16,15 @@ def float32(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    for name in ("BB", "BN", "BK"):
-        monkeypatch.setitem(fused.TILE, name, 16)
+    for sizes in (fused.TILE, fused.WEIGHTS):
+        for name in {"BB", "BM", "BN", "BK"} & {*sizes}:
+            monkeypatch.setitem(sizes, name, 16)
+
+
+@pytest.fixture(params=[132, 5], autouse=True)
+def programs(request, monkeypatch):
+    """Fewer programs than tiles, so that some are whole; more, so that none is."""
+    monkeypatch.setattr(fused, "PROGRAMS", request.param)
 
 
 @pytest.mark.parametrize(

@@ -1,46 +1,113 @@
-"""A strided convolution without padding whose ∂x is a Triton program; y and ∂w are left to cuDNN."""
+"""A strided convolution without padding and its gradients, by Triton programs."""
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mocapsnet.ops.conv import kernels
+from mocapsnet.ops.rba.fused import PROGRAMS, shared
 
 LAST = torch.channels_last
-# Images, channels that are made, and channels that are added up at a time.
+# Numbers of a program that joins parts.
+JOINED = 2048
+# Images, channels that are made, and channels that are added up at a time, of y and of ∂x.
 TILE = {"BB": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 4}
+# Channels of y and of x, and places at a time.
+WEIGHTS = {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 4}
 
 
 def suits(x: Tensor, channels: int) -> bool:
     """Whether these programs are the faster way for x [B,C,H,W]: whole tiles of channels, many images."""
-    whole = x.shape[1] % TILE["BN"] == 0 and channels % TILE["BK"] == 0
+    whole = x.shape[1] % TILE["BN"] == 0 and channels % TILE["BN"] == 0
     return x.dtype == torch.bfloat16 and whole and len(x) >= TILE["BB"] // 2
 
 
 @torch.library.custom_op("mocapsnet::conv", mutates_args=())
 def conv(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> Tensor:
     """x [B,C,H,W], w [N,C,K,K] and bias [N] -> y [B,N,H',W'], in the dtype of x."""
-    return F.conv2d(x, w, bias, stride)
+    y = room(x, w, stride)
+    (B, CI, *_), CO, rows = x.shape, len(w), y[:, 0].numel()
+    given = x.contiguous(memory_format=LAST), w.contiguous(memory_format=LAST)
+    offset = w.new_zeros(CO) if bias is None else bias.contiguous()
+    tiles = -(-B // TILE["BB"]) * (CO // TILE["BN"]) * (rows // max(B, 1))
+    size, parts = shared(w[0, 0].numel() * (CI // TILE["BK"]), tiles, PROGRAMS)
+    how = {**sizes(x, w, y, stride), **TILE, "PRECISION": precision(x)}
+    if parts == 1:
+        kernels.outputs[(tiles,)](*given, offset, y, B, 1, size, **how, WHOLE=True)
+        return y
+    some = x.new_empty((parts, rows, CO), dtype=torch.float32)
+    kernels.outputs[(tiles * parts,)](*given, offset, some, B, parts, size, **how, WHOLE=False)
+    kernels.join[(-(-y.numel() // JOINED),)](some, offset, y, parts, y.numel(), CO=CO, N=JOINED)
+    return y
+
+
+def room(x: Tensor, w: Tensor, stride: int) -> Tensor:
+    """Room for y, channels last."""
+    (B, _, H, W), (CO, _, K, _) = x.shape, w.shape
+    return x.new_empty((B, (H - K) // stride + 1, (W - K) // stride + 1, CO)).movedim(-1, 1)
+
+
+def sizes(x: Tensor, w: Tensor, y: Tensor, stride: int) -> dict[str, int]:
+    """What all programs know of a convolution."""
+    (CI, H, W), (CO, OH, OW) = x.shape[1:], y.shape[1:]
+    return {"H": H, "W": W, "OH": OH, "OW": OW, "CI": CI, "CO": CO, "K": w.shape[2], "STRIDE": stride}
+
+
+def precision(x: Tensor) -> str:
+    """What products round to."""
+    return "bf16" if x.dtype == torch.bfloat16 else "ieee"
 
 
 @torch.library.custom_op("mocapsnet::conv_backward", mutates_args=())
 def conv_backward(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
     """∂x from ∂y."""
-    (B, CI, H, W), (CO, _, K, _) = x.shape, w.shape
+    B, CI, H, W = x.shape
     dx = torch.empty_like(x, memory_format=LAST)
     kernels.inputs[(-(-B // TILE["BB"]) * H * W * (CI // TILE["BN"]),)](
         dy.contiguous(memory_format=LAST), w.contiguous(memory_format=LAST), dx, B,
-        H, W, *dy.shape[2:], CI, CO, K, stride,
-        **TILE, PRECISION="bf16" if x.dtype == torch.bfloat16 else "ieee",
+        **sizes(x, w, dy, stride), **TILE, PRECISION=precision(x),
     )  # fmt: skip
     return dx
 
 
+@torch.library.custom_op("mocapsnet::conv_weights", mutates_args=())
+def conv_weights(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
+    """∂w from ∂y.
+
+    As many tiles as run at once are whole, again and again; those that are left are shared by all programs.
+    """
+    (CO, CI, K, _), BM, BN = w.shape, WEIGHTS["BM"], WEIGHTS["BN"]
+    rows, a_tap = dy[:, 0].numel(), CO // BM * (CI // BN)
+    tiles = a_tap * K * K
+    taps = tiles // PROGRAMS * PROGRAMS // a_tap
+    whole, rest = taps * a_tap, tiles - taps * a_tap
+    dw = torch.empty_like(w, memory_format=LAST)
+    given = dy.contiguous(memory_format=LAST), x.contiguous(memory_format=LAST)
+    how = {**sizes(x, w, dy, stride), **WEIGHTS, "PRECISION": precision(x)}
+    if whole:
+        kernels.weights[(whole,)](*given, dw, rows, 0, 1, rows, **how, WHOLE=True)
+    if rest:
+        size, parts = shared(-(-rows // WEIGHTS["BK"]), rest, PROGRAMS)
+        some = x.new_empty((rest, parts, BM, BN), dtype=torch.float32)
+        kernels.weights[(rest * parts,)](
+            *given, some, rows, whole, parts, size * WEIGHTS["BK"], **how, WHOLE=False
+        )
+        joined = min(JOINED, BM * BN)
+        kernels.join_weights[(rest, BM * BN // joined)](
+            some, dw, whole, parts, CI=CI, CO=CO, K=K, BM=BM, BN=BN, N=joined
+        )
+    return dw
+
+
 @conv.register_fake
 def _(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> Tensor:
-    return F.conv2d(x, w, bias, stride)
+    return room(x, w, stride)
+
+
+@conv_weights.register_fake
+def _(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
+    return torch.empty_like(w, memory_format=LAST)
 
 
 @conv_backward.register_fake
@@ -58,12 +125,8 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of x, of w and of the bias."""
     x, w = ctx.saved_tensors
-    stride = [ctx.stride] * 2
-    dw = torch.ops.aten.convolution_backward(
-        dy, x, w, None, stride, [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
-    )[1]
     dbias = dy.sum((0, 2, 3), dtype=torch.float32).to(dy.dtype) if ctx.biased else None
-    return conv_backward(dy, x, w, ctx.stride), dw, dbias, None
+    return conv_backward(dy, x, w, ctx.stride), conv_weights(dy, x, w, ctx.stride), dbias, None
 
 
 conv.register_autograd(backward, setup_context=keep)

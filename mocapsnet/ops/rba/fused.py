@@ -118,7 +118,9 @@ def unroute(
             dv, u, W, s, so_far, c, ds, du, B, I, E, J, *u.stride(), *W.stride(), *dv.stride(),
             D=D, IP=power(I), **sizes, LEAKY=leaky, num_warps=8,
         )  # fmt: skip
-        return du, *weight_gradients(u, W, c, ds, rounded)
+        dbias = dW.new_empty((J, E))
+        weight_gradients(u[None], dW[None], dbias[None], c, ds, rounded)
+        return du, dW, dbias
     kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes)
     dbias, ds = ds.sum(0), ds.to(c.dtype)
     W, padded = matrices(W).to(c.dtype), tile_sizes(D, E, J)
@@ -132,17 +134,15 @@ def unroute(
     return du, dW, dbias
 
 
-def weight_gradients(u: Tensor, W: Tensor, c: Tensor, ds: Tensor, rounded: bool) -> tuple[Tensor, Tensor]:
-    """∂W, in W's order, and ∂bias, from the coupling c [I,B,J] and ds [B,E,J] of a batch."""
-    (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    dW, dbias = torch.empty_like(W, dtype=torch.float32), W.new_empty((J, E), dtype=torch.float32)
+def weight_gradients(u: Tensor, dW: Tensor, dbias: Tensor, c: Tensor, ds: Tensor, rounded: bool) -> None:
+    """Fill in ∂W [L,J,I,E,D] and ∂bias [L,J,E] of L layers from u [·,B,I,D], c [·,I,B,J] and ds [·,B,E,J]."""
+    (L, J, I, E, D), B = dW.shape, u.shape[1]  # noqa: E741
     columns = power(E) * power(J)
     width = min(64, columns)
-    kernels.weights_backward[(I, columns // width)](
+    kernels.weights_backward[(I, columns // width, L)](
         u, c, ds, dW, dbias, B, I, E, J, *u.stride(), *dW.stride(),
         D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width, PRECISION="tf32" if rounded else "ieee",
     )  # fmt: skip
-    return dW, dbias
 
 
 @route.register_fake

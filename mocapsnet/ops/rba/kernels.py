@@ -35,12 +35,12 @@ def couple(b, real, LEAKY: tl.constexpr, AXIS: tl.constexpr = 1):
 
 
 @triton.jit
-def product(x, y, PRECISION: tl.constexpr):
+def product(x, y, PRECISION: tl.constexpr, start=None):
     """x y, added up in float32; "bf16" rounds to the nearest before, "tf32" cuts off, "ieee" does neither."""
     if PRECISION == "bf16":
-        total = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+        total = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), start)
     else:
-        total = tl.dot(x, y, input_precision=PRECISION)
+        total = tl.dot(x, y, start, input_precision=PRECISION)
     return total
 
 
@@ -171,11 +171,17 @@ def image_backward(
 @triton.jit
 def weights_backward(
     u, c, ds, dW, dbias,
-    B, I, E, J, ub, ui, ud, wj, wi, we, wd,  # noqa: E741
+    B, I, E, J, ul, ub, ui, ud, wl, wj, wi, we, wd,  # noqa: E741
     D: tl.constexpr, DP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr, NB: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """∂W_ij = Σ_b c_ij ds_j u_iᵀ for one i and some columns (e,j), and ∂bias_j = Σ_b ds_j once."""
+    """∂W_ij = Σ_b c_ij ds_j u_iᵀ of one layer, one i and some columns (e,j), and ∂bias_j = Σ_b ds_j once."""
+    layer = tl.program_id(2).to(tl.int64)
+    u += layer * ul
+    c += layer * I * B * J
+    ds += layer * B * E * J
+    dW += layer * wl
+    dbias += layer * J * E
     i, n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * NB + tl.arange(0, NB), tl.arange(0, DP)
     e, j = n // JP, n % JP
     real = (e < E) & (j < J)

@@ -15,6 +15,9 @@ from mocapsnet.ops.order import power
 from mocapsnet.ops.rba import kernels
 from mocapsnet.ops.rba.fused import weight_gradients
 
+# Layers whose weights' gradients are one program's: until then each keeps its coupling.
+AT_ONCE = 8
+
 
 class Momentum(torch.autograd.Function):
     """x, the velocity and max |x| after all layers; the way back undoes a layer as it differentiates it."""
@@ -67,17 +70,27 @@ class Momentum(torch.autograd.Function):
         gradient = [
             torch.zeros_like(grid, dtype=torch.float32) if g is None else g.contiguous() for g in (gx, gv)
         ]
-        # x, c and ds of the layer at hand, for the gradient of its weights.
-        x, c, ds = (gradient[0].new_empty(shape) for shape in ((B, J, E), (J, B, J), (B, E, J)))
-        found: list[Tensor | None] = []
-        for n in reversed(range(len(ctx.options[0].stages))):
-            before = [torch.empty_like(part) for part in (grid, word, *gradient)]
-            walk(n, ctx.options, weights, (grid, word, *gradient), before, [x, x, c, ds], back=1)
-            dW, dbias = weight_gradients(x, weights[2 * n], c, ds, ctx.rounded)
-            found = [dW, None if weights[2 * n + 1] is None else dbias, *found]
+        stages, W = ctx.options[0].stages, weights[0]
+        # x, c and ds of the layers at hand, for the gradient of their weights.
+        held = min(AT_ONCE, len(stages))
+        shapes = ((held, *shape) for shape in ((B, J, E), (J, B, J), (B, E, J)))
+        x, c, ds = (gradient[0].new_empty(shape) for shape in shapes)
+        dW = W.new_empty_strided((len(stages), *W.shape), (W.numel(), *torch.empty_like(W).stride()))
+        dbias = dW.new_empty((len(stages), J, E))
+        for n in reversed(range(len(stages))):
+            before, k = [torch.empty_like(part) for part in (grid, word, *gradient)], n % AT_ONCE
+            walk(n, ctx.options, weights, (grid, word, *gradient), before, [x[k], x[k], c[k], ds[k]], back=1)
+            if k == 0:
+                some = slice(n, n + AT_ONCE)
+                weight_gradients(x, dW[some], dbias[some], c, ds, ctx.rounded)
             grid, word, *gradient = before
             if n in spilled:
-                word = (word << ctx.options[0].stages[n].shift) + from_bytes(spilled[n])
+                word = (word << stages[n].shift) + from_bytes(spilled[n])
+        found = (
+            part
+            for layer, bias, own in zip(dW, dbias, weights[1::2], strict=True)
+            for part in (layer, None if own is None else bias)
+        )
         return *gradient, *[None] * 4, *found
 
 
