@@ -15,7 +15,7 @@ from mocapsnet.ops.order import one_image, power
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FUSED = ("rba", "leaky-rba", "sda", "em")
 # Columns (j,e) of a tile of votes that the registers of an op's program hold, where it takes all j at once.
-TILE_COLUMNS = {"rba": 1024, "sda": 4096}
+TILE_COLUMNS = {"rba": 1024, "sda": 2048}
 # Elements of a matrix W_ij for which a program that is written out for each still compiles in minutes.
 MATRIX = {"sda": 256}
 # Components of a vote that one thread holds.
@@ -49,6 +49,15 @@ def programs(op: str) -> ModuleType | str:
     except ImportError:
         return "Triton cannot be imported"
     return {"rba": rba, "sda": sda, "em": em}[op]
+
+
+def stem(images: Tensor, w: Tensor) -> ModuleType | None:
+    """The programs of the stem, where they run."""
+    try:
+        from mocapsnet.ops.stem import fused
+    except ImportError:
+        return None
+    return fused if fused.suits(images, w) else None
 
 
 def convolution(x: Tensor, channels: int) -> ModuleType | None:

@@ -1,0 +1,57 @@
+"""The fused stem against torch's convolution and ReLU, on a GPU or in Triton's interpreter."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mocapsnet.ops.stem import fused
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    for sizes in (fused.FORTH, fused.BACK):
+        for name in {"BM", "BN", "BK"} & {*sizes}:
+            monkeypatch.setitem(sizes, name, 16)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 16, 9, 10, 5), (5, 3, 32, 8, 7, 3), (1, 3, 64, 12, 12, 9)], ids=str)
+@pytest.mark.parametrize("last", [True, False])
+def test_the_stem_is_relu_of_torchs_convolution(shape, last):
+    B, C, CO, H, W, K = shape
+    torch.manual_seed(0)
+    images = torch.randn(B, C, H, W, device=DEVICE)
+    images = images.contiguous(memory_format=torch.channels_last) if last else images
+    leaves = [
+        torch.randn(CO, C, K, K, device=DEVICE, requires_grad=True),
+        torch.randn(CO, device=DEVICE, requires_grad=True),
+    ]
+    ours, theirs = fused.stem(images, *leaves, torch.float32), F.conv2d(images, *leaves).relu()
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    weights = torch.randn_like(theirs)
+    pairs = zip(
+        torch.autograd.grad(ours, leaves, weights), torch.autograd.grad(theirs, leaves, weights), strict=True
+    )
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_torch_knows_the_stem():
+    images, w = torch.randn(2, 1, 6, 6, device=DEVICE), torch.randn(16, 1, 3, 3, device=DEVICE)
+    inputs = (images, w.requires_grad_(), torch.randn(16, device=DEVICE, requires_grad=True), torch.float32)
+    torch.library.opcheck(fused.stem, inputs)
+    x = fused.stem(*inputs).detach()
+    torch.library.opcheck(fused.stem_backward, (torch.randn_like(x), images, x, w.detach()))
+
+
+def test_what_is_not_a_number_stays_so():
+    images, w = torch.randn(2, 1, 6, 6, device=DEVICE), torch.randn(16, 1, 3, 3, device=DEVICE)
+    images[1, 0, 2, 3] = torch.nan
+    w, bias = w.requires_grad_(), torch.randn(16, device=DEVICE)
+    ours, theirs = fused.stem(images, w, bias, torch.float32), F.conv2d(images, w, bias).relu()
+    assert theirs.isnan().any()
+    assert torch.equal(ours.isnan(), theirs.isnan())
+    (dw,) = torch.autograd.grad(ours, w, torch.ones_like(ours))
+    assert dw.isnan().all()
