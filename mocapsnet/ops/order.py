@@ -37,8 +37,6 @@ def laid_out(W: Tensor, routing: str) -> Tensor:
     """The same W [J,I,E,D] in the order of memory that a GPU's programs of a routing read fastest."""
     J, I, E, _ = W.shape  # noqa: E741
     small = one_image(I, J, E)
-    if routing == "em" and not small:
-        return W.contiguous()
     if routing in ("rba", "leaky-rba") and small and J < E:
         return W.permute(1, 3, 0, 2).contiguous().permute(2, 0, 3, 1)
     return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)

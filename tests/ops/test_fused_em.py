@@ -19,8 +19,7 @@ def programs(name, monkeypatch):
     if name != "image":
         monkeypatch.setattr(order, "IMAGE_VOTES", 0)
     if name == "narrow":
-        monkeypatch.setattr(fused, "COLUMNS", 16)
-        monkeypatch.setitem(fused.BACK, "columns", 16)
+        monkeypatch.setattr(fused, "ROWS", 16)
 
 
 @pytest.fixture(params=["image", "tile"])
@@ -96,11 +95,46 @@ def test_values_and_gradients_are_the_references(
 
 def test_more_images_and_capsules_than_a_tile_holds(monkeypatch, poisoned):
     monkeypatch.setattr(order, "IMAGE_VOTES", 0)
-    monkeypatch.setattr(fused, "PROGRAMS", 3)
-    monkeypatch.setitem(fused.BACK, "images", 16)
+    # Three parts, two of them joined at once; images in two halves.
+    monkeypatch.setattr(fused, "PROGRAMS", 9)
+    monkeypatch.setattr(fused, "JOINED", 64)
+    monkeypatch.setattr(fused, "FORTH", {False: (2, 1)})
+    monkeypatch.setattr(fused, "BACK", {False: (2, 2)})
     inputs = leaves((18, 3, 5, 2, 3))
     options = {"iterations": 2}
     assert (errors(everything(fused.em, inputs, **options), exactly(inputs, **options)) < 3e-6).all()
+
+
+def test_warps_share_the_capsules_of_which_a_program_has_some(monkeypatch, poisoned):
+    monkeypatch.setattr(order, "IMAGE_VOTES", 0)
+    monkeypatch.setattr(fused, "ROWS", 32)
+    inputs = leaves((2, 5, 3, 2, 7))
+    shape, _, _, groups = fused.sizes(fused.matrices(inputs["W"]), 2, 8)
+    assert (shape["G"], shape["JQ"], groups) == (2, 2, 2)
+    assert (errors(everything(fused.em, inputs), exactly(inputs)) < 3e-6).all()
+
+
+def test_weights_that_are_laid_out_for_it_are_read_where_they_lie(monkeypatch):
+    monkeypatch.setattr(order, "IMAGE_VOTES", 0)
+    W = order.laid_out(torch.randn(4, 5, 3, 2), "em")
+    assert fused.matrices(W).data_ptr() == W.data_ptr()
+    assert fused.gradients(torch.empty(2, 5, 2), W)[1].stride() == W.stride()
+
+
+def test_a_spread_that_is_small_beside_the_mean_is_as_exact_as_the_references(regime):
+    ratios = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inputs = leaves((2, 3, 6, 4, 4))
+        with torch.no_grad():
+            # Each capsule's votes lie near one of two places that are apart by far more than they spread.
+            inputs["u"].copy_(torch.eye(4)[0] + 0.01 * torch.randn(2, 6, 4))
+            where = 3 * torch.randn(3, 2, 4).repeat(1, 3, 1)
+            inputs["W"].mul_(0.02)[..., 0].add_(where.to(DEVICE))
+        truth = exactly(inputs)
+        ours = errors(everything(fused.em, inputs), truth)
+        ratios.append(ours / (errors(everything(reference, inputs), truth) + 1e-7))
+    assert (torch.stack(ratios).median(0).values <= 2).all()
 
 
 def test_the_error_is_at_most_twice_the_references(regime):

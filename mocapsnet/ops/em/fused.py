@@ -9,13 +9,14 @@ from mocapsnet.ops import order
 from mocapsnet.ops.em import kernels, tiles
 from mocapsnet.ops.em.reference import inverse_temperature
 from mocapsnet.ops.order import one_image, power
-from mocapsnet.ops.rba.fused import PROGRAMS, shared
+from mocapsnet.ops.rba.fused import PROGRAMS, gradients, matrices, shared
 
-# Columns (j,e) and images of a tile of votes.
-COLUMNS = 256
-IMAGES = 16
-# The same where no sum runs over j, on the way back.
-BACK = {"columns": 32, "images": 64, "warps": 4, "programs": 2}
+# Rows (e,j) of a tile of votes, and its images: as many as a product has columns.
+ROWS, IMAGES = 256, 8
+# Numbers of all parts that a program of finish takes at once.
+JOINED = 1024
+# Warps of a program, and programs that a multiprocessor's registers hold: with rounded products, and without.
+FORTH, BACK = {True: (4, 4), False: (8, 2)}, {True: (4, 2), False: (8, 1)}
 
 
 def em(
@@ -28,7 +29,8 @@ def em(
     gradient: str = "all",
 ) -> Tensor:
     """What reference.em gives: capsules v [B,J,E]."""
-    rounded = order.autocasting(u.device.type)
+    # Triton's interpreter has no bfloat16 to trust.
+    rounded = u.is_cuda and order.autocasting("cuda")
     v: Tensor = route(u, W, bias, beta_a, beta_u, iterations, gradient == "all", rounded)[0]
     return v.to(order.output_dtype(u, W))
 
@@ -44,7 +46,7 @@ def route(
     deep: bool,
     rounded: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """v [B,J,E]; of T iterations μ, spread [T,B,J·E], m, S, summit [T,3,B,J]; norm [T-1,2,B,I] of tiles."""
+    """v [B,J,E]; μ and spread, m, S and summit of T iterations; of tiles ‖u_i‖ and T-1 softmaxes over j."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, mu, spread, sums, norm = kept(u, W, iterations)
     if B == 0:
@@ -57,7 +59,7 @@ def route(
             I=I, E=E, J=J, IP=power(I), EP=power(E), JP=power(J), LAM=lam, num_warps=8,
         )  # fmt: skip
         return v, mu, spread, sums, norm
-    tiles_forth(u.contiguous(), W.contiguous(), bias, beta_a, beta_u, (v, mu, spread, sums, norm), rounded)
+    tiles_forth(u.contiguous(), matrices(W), bias, beta_a, beta_u, (v, mu, spread, sums, norm), rounded)
     return v, mu, spread, sums, norm
 
 
@@ -72,55 +74,54 @@ def tiles_forth(
 ) -> None:
     """Many input capsules: fill in what route gives, one pass over all votes for each iteration."""
     v, mu, spread, sums, norm = found
-    (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    shape = sizes(W, COLUMNS)
-    groups, rows = -(-J // shape["JB"]), -(-B // IMAGES)
-    size, count = shared(I, rows * groups, PROGRAMS)
-    parts, heads = u.new_empty((count, 2, B, J * E), dtype=torch.float32), sums.new_empty((count, 2, B, J))
+    (B, I, _), (warps, at_once) = u.shape, FORTH[rounded]  # noqa: E741
+    shape, each_j, rows, groups = sizes(W, B, warps)
+    size, count = shared(I, rows * groups, at_once * PROGRAMS)
+    parts = sums.new_empty((count, rows, groups * shape["G"], 2 * shape["EP"] + 2, shape["JQ"], IMAGES))
+    W = W.bfloat16() if rounded else W.float()
 
     def each(t: int, into: Tensor, **what: bool) -> None:
-        tiles.tile_forward[(rows, count, groups)](
-            u, W, mu[t - 1], spread[t - 1], sums[t - 1, 2], into, parts, heads,
-            B, I, *W.stride()[:2], size, **shape, BB=IMAGES, COUPLED=t > 0, **what,
-            PRECISION="bf16" if rounded else "ieee", num_warps=8, num_stages=2,
+        tiles.tile_forward[(rows * count, groups)](
+            u, W, mu[t - 1], spread[t - 1], sums[t - 1, 2], norm, into, parts,
+            B, I, size, count, **shape, COUPLED=t > 0, **what, PRECISION="bf16" if rounded else "ieee",
+            num_warps=shape["G"], num_stages=2, maxnreg=128 if shape["EP"] * shape["JQ"] <= 64 else 255,
         )  # fmt: skip
 
     for t in range(len(mu)):
-        scales = norm[max(t - 1, 0) :]
+        scales = norm[max(2 * t - 1, 0) :]
         if t and groups > 1:
-            some = norm.new_empty((groups, 2, B, I))
+            some = norm.new_empty((groups, 2, I, B))
             each(t, some, KNOWN=False, ALONE=True)
-            scales[0, 0] = some[:, 0].amax(0)
-            scales[0, 1] = 1 / ((some[:, 0] - scales[0, 0]).exp() / some[:, 1]).sum(0)
+            scales[0] = some[:, 0].amax(0)
+            scales[1] = 1 / ((some[:, 0] - scales[0]).exp() / some[:, 1]).sum(0)
         each(t, scales, KNOWN=groups > 1, ALONE=False)
-        tiles.finish[(B, groups)](
-            parts, heads, bias, beta_a, beta_u, mu[t], spread[t], sums[t], v, B, count,
-            inverse_temperature(t), E=E, J=J, JB=shape["JB"], EP=shape["EP"], LAST=t == len(mu) - 1,
+        tiles.finish[(rows, shape["J"])](
+            parts, bias, beta_a, beta_u, mu[t], spread[t], sums[t], v, B, count, parts.shape[2],
+            inverse_temperature(t), **each_j, LAST=t == len(mu) - 1,
+            PB=max(1, min(power(count), JOINED // (IMAGES * shape["EP"]))),
         )  # fmt: skip
 
 
-def sizes(W: Tensor, columns: int) -> dict[str, int]:
-    """E, J and D, and how they are padded in a tile of so many columns (j,e), at least 16 for a product."""
-    J, _, E, D = W.shape
+def sizes(W: Tensor, B: int, warps: int) -> tuple[dict[str, int], dict[str, int], int, int]:
+    """The sizes of a tile of votes, those of one capsule j, and how many tiles have all images, and all j.
+
+    Each of G warps has JQ capsules j with all their e, and 16 rows at least: a product adds up over them.
+    """
+    _, D, E, J = W.shape
     EP = power(E)
-    JB = max(min(power(J), columns // EP), 16 // EP, 1)
-    return {"E": E, "J": J, "D": D, "DK": max(16, power(D)), "EP": EP, "JB": JB}
+    JB = max(min(power(J), ROWS // EP), 16 // EP, 1)
+    G = max(1, min(warps, JB, JB * EP // 16))
+    each_j = {"E": E, "J": J, "EP": EP, "JQ": JB // G, "NB": IMAGES}
+    return {**each_j, "D": D, "DP": max(16, power(D)), "G": G}, each_j, -(-B // IMAGES), -(-J // JB)
 
 
 def kept(u: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, ...]:
-    """Room for what route gives."""
+    """Room for what route gives; with tiles, images are the last axis of what is kept."""
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    norm = (0,) if one_image(I, J, E) else (iterations - 1, 2, B, I)
-    shapes = (B, J, E), (iterations, B, J * E), (iterations, B, J * E), (iterations, 3, B, J), norm
+    T, small = iterations, one_image(I, J, E)
+    gaussians, sums = ((T, B, E, J), (T, 3, B, J)) if small else ((T, E, J, B), (T, 3, J, B))
+    shapes = (B, J, E), gaussians, gaussians, sums, (0,) if small else (2 * T - 1, I, B)
     return tuple(u.new_empty(shape, dtype=torch.float32) for shape in shapes)
-
-
-def gradients(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for ∂u and ∂W; where W may have any order in memory, ∂W has the same."""
-    (_, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    kept = torch.preserve_format if one_image(I, J, E) else torch.contiguous_format
-    float32 = torch.float32
-    return u.new_empty(u.shape, dtype=float32), torch.empty_like(W, dtype=float32, memory_format=kept)
 
 
 @torch.library.custom_op("mocapsnet::em_backward", mutates_args=())
@@ -145,12 +146,13 @@ def unroute(
     du, dW = gradients(u, W)
     if B == 0:
         return du, dW.zero_(), dW.new_zeros((J, E)), dW.new_zeros((2, J))
-    u, W = u.contiguous(), W if W.stride() == dW.stride() else W.contiguous()
+    u = u.contiguous()
     lam = tuple(inverse_temperature(t) for t in range(iterations))
     bias, beta_a, beta_u = (x if x is None else x.contiguous() for x in (bias, beta_a, beta_u))
     dmu, dvar = torch.empty_like(mu[first:]), torch.empty_like(mu[first:])
-    dbeta = u.new_empty((iterations - first, 2, B, J), dtype=torch.float32)
+    dbeta = torch.empty_like(sums[first:, :2])
     if one_image(I, J, E):
+        W = W if W.stride() == dW.stride() else W.contiguous()
         share, pull = (u.new_empty((iterations - first, I, B, J), dtype=torch.float32) for _ in range(2))
         kernels.image_backward[(B,)](
             dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, dbeta, du,
@@ -166,13 +168,10 @@ def unroute(
             # What is loaded ahead must fit into shared memory.
             num_stages=2 if iterations - first <= 3 else 1,
         )  # fmt: skip
-        dbias = dmu[-1].view(B, E, J).sum(0).T
-    else:
-        tiles_back(
-            dv, u, W, (bias, beta_a, beta_u), (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta), rounded
-        )
-        dbias = dmu[-1].view(B, J, E).sum(0)
-    return du, dW, dbias.contiguous(), dbeta.sum((0, 2))
+        return du, dW, dmu[-1].sum(0).T.contiguous(), dbeta.sum((0, 2))
+    found, into = (mu, spread, sums, norm), (du, dW.permute(1, 3, 2, 0), dmu, dvar, dbeta)
+    tiles_back(dv, u, matrices(W), (bias, beta_a, beta_u), found, into, rounded)
+    return du, dW, dmu[-1].sum(2).T.contiguous(), dbeta.sum((0, 3))
 
 
 def tiles_back(
@@ -184,34 +183,37 @@ def tiles_back(
     into: tuple[Tensor, ...],
     rounded: bool,
 ) -> None:
-    """Many input capsules: two passes over all votes for each iteration that is differentiated, backwards."""
+    """Many input capsules: a pass over all votes for each iteration that is differentiated, backwards."""
     (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta) = found, into
-    (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    (B, I, D), (warps, at_once) = u.shape, BACK[rounded]  # noqa: E741
     last, first = len(mu) - 1, len(mu) - len(dmu)
+    shape, each_j, rows, groups = sizes(W, B, warps)
+    # Programs that share the images leave parts of ∂W; those that share the capsules i, parts of sums over i.
     size, count = shared(I, 1, PROGRAMS)
-    level, total, lost = (sums.new_empty(shape) for shape in ((B, J), (B, I), (count, B, J)))
-    moved = sums.new_empty((count, 2, B, J * E))
-    wide, narrow = sizes(W, COLUMNS), sizes(W, BACK["columns"])
-    halves = min(BACK["programs"], -(-J // narrow["JB"]))
-    pulled = du if halves == 1 else du.new_empty((halves, *du.shape))
+    splits = min(rows, max(1, at_once * PROGRAMS // count))
+    moved = sums.new_empty((count, rows, groups * shape["G"], 2 * shape["EP"] + 1, shape["JQ"], IMAGES))
+    pulled = dW if splits == 1 else dW.new_empty((splits, *dW.shape))
+    level, totals = torch.empty_like(sums[0, 0]), sums.new_empty((groups if groups > 1 else 0, I, B))
+    W = W.bfloat16() if rounded else W.float()
     for t in range(last, first - 1, -1):
-        n, sums_of = t - first, (moved, lost) if t == last else (moved.sum(0), lost.sum(0))
-        tiles.unfinish[(B, -(-J // wide["JB"]))](
-            dv, *sums_of, *given, mu[t], spread[t], sums[t], dmu[n], dvar[n], level, dbeta[n], B,
-            *dv.stride(), inverse_temperature(t), E=E, J=J, JB=wide["JB"], EP=wide["EP"], LAST=t == last,
+        n = t - first
+        tiles.unfinish[(rows, shape["J"])](
+            dv, moved if t == last else moved.sum(0), *given, mu[t], spread[t], sums[t], dmu[n], dvar[n],
+            level, dbeta[n], B, moved.shape[2], *dv.stride(), inverse_temperature(t), **each_j,
+            LAST=t == last,
         )  # fmt: skip
-        for alone in (True, False):
-            images = IMAGES if alone else min(BACK["images"], max(16, power(B)))
-            grid = (count, -(-B // images), 1) if alone else (count, 1, halves)
-            tiles.tile_backward[grid](
+        for alone in (True, False)[groups == 1 :]:
+            total = totals.sum(0) if groups > 1 and not alone else totals
+            tiles.tile_backward[(count, splits, groups if alone else 1)](
                 u, W, mu[t], sums[t], dmu[n], dvar[n], level, mu[t - 1], spread[t - 1], sums[t - 1, 2],
-                norm[max(t - 1, 0) :], total, pulled, dW, moved, lost, B, I, *W.stride()[:2], size,
-                **(wide if alone else narrow), BB=images, COUPLED=t > 0, DEEPER=t > first and not alone,
-                MORE=t < last, ALONE=alone, FORTH="bf16" if rounded else "ieee",
-                BACK="tf32" if rounded else "ieee", num_warps=8 if alone else BACK["warps"], num_stages=1,
+                norm, norm[max(2 * t - 1, 0) :], total, du, pulled, moved,
+                B, I, size, groups, **shape, DN=max(8, power(D)), COUPLED=t > 0,
+                DEEPER=t > first and not alone, MORE=t < last, KNOWN=groups > 1, ALONE=alone,
+                PRECISION="bf16" if rounded else "ieee",
+                num_warps=shape["G"], num_stages=2 if rounded else 1,
             )  # fmt: skip
-    if halves > 1:
-        torch.sum(pulled, 0, out=du)
+    if splits > 1:
+        torch.sum(pulled, 0, out=dW)
 
 
 @route.register_fake

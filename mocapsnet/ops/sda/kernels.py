@@ -1,8 +1,8 @@
 """Triton programs of scaled-distance agreement: votes live in registers alone, every sum has a fixed order.
 
-Votes û_{j|i} are a tuple over e of tensors [rows, J], so that a sum over e stays within a thread. Where input
-capsules are few, the rows are those of one image; else rows are images, which a program takes through some
-input capsules, one at a time. v, s and gradients are tuples likewise. README.md derives what is computed.
+Votes û_{j|i} are a tuple over e of tensors [rows, J], so that a sum over e stays within a thread. Rows are
+input capsules; v, s and gradients are tuples likewise. Where input capsules are many, the programs of
+tiles.py come before the last one here. README.md derives what is computed.
 
 W lies in memory as I D E J, and every [E,J] of an image as E J. J and rows are padded to powers of two.
 """
@@ -10,7 +10,7 @@ W lies in memory as I D E J, and every [E,J] of an image as E J. J and rows are 
 import triton
 import triton.language as tl
 
-from mocapsnet.ops.rba.kernels import couple, squash, unsquash
+from mocapsnet.ops.rba.kernels import couple
 
 
 @triton.jit
@@ -33,12 +33,6 @@ def put(at, step, x, here, COUNT: tl.constexpr):
     """Where take would find them."""
     for n in tl.static_range(COUNT):
         tl.store(at + n * step, x[n], here)
-
-
-@triton.jit
-def put_row(at, x, j, here):
-    """x [rows, 1] stored from the column j = 0, where it already is."""
-    tl.store(at + 0 * j, x + tl.zeros_like(j).to(tl.float32), here & (j == 0))
 
 
 @triton.jit
@@ -146,15 +140,6 @@ def image_votes(
 
 
 @triton.jit
-def votes(u, W, some, real, J: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
-    """û_{j|i}, cut, of the images that u points to and the one i that W does."""
-    u = take(u, 1, some, D)
-    p = cast(u, take(W, J, real, D * E), D, E)
-    ratio, _ = cut(p, inner(u, u, D), E)
-    return times(p, tl.minimum(ratio, 1.0), E)
-
-
-@triton.jit
 def apart(v, u_hat, E: tl.constexpr):
     """v − û, its length and one over that."""
     way = minus(v, u_hat, E)
@@ -198,107 +183,15 @@ def image_forward(
 
 
 @triton.jit
-def tile_sums(
-    u, W, v, far, parts,
-    B, I, size, pull,  # noqa: E741
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr,
-    COUPLED: tl.constexpr,
-):  # fmt: skip
-    """Many capsules: Σ_i c_ij û_{j|i} of some images over `size` of all i, a part of s; c = 1 at first."""
-    b, j = tl.program_id(0).to(tl.int64) * BB + tl.arange(0, BB)[:, None], columns(JP)
-    start, some, here = tl.program_id(1) * size, b < B, (b < B) & (j < J)
-    v_t = take(v + b * (E * J) + j, J, here & COUPLED, E)
-    scale = pull / tl.load(far + b, some & COUPLED, 1.0)
-    total = zeros(BB, JP, E)
-    for i in range(start, tl.minimum(start + size, I)):
-        u_hat = votes(u + (b * I + i) * D, W + i * (D * E * J) + j, some, j < J, J, D, E)
-        if COUPLED:
-            _, d, _ = apart(v_t, u_hat, E)
-            c, _, _ = couple(d * scale, j < J, False)
-            total = plus(total, c, u_hat, E)
-        else:
-            total = plus(total, 1.0, u_hat, E)
-    put(parts + (tl.program_id(1) * B + b) * (E * J) + j, J, total, here, E)
-
-
-@triton.jit
-def tile_distances(
-    u, W, v, parts, far,
-    B, I, size,  # noqa: E741
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr,
-):  # fmt: skip
-    """Many input capsules: a part of Σ_ij d_ij, and, for the way back, one of Σ_i (v_j − û_{j|i})/d_ij."""
-    b, j = tl.program_id(0).to(tl.int64) * BB + tl.arange(0, BB)[:, None], columns(JP)
-    start, some, here = tl.program_id(1) * size, b < B, (b < B) & (j < J)
-    v_t = take(v + b * (E * J) + j, J, here, E)
-    total, whole = zeros(BB, JP, E), tl.zeros([BB, JP], tl.float32)
-    for i in range(start, tl.minimum(start + size, I)):
-        u_hat = votes(u + (b * I + i) * D, W + i * (D * E * J) + j, some, j < J, J, D, E)
-        way, d, inverse = apart(v_t, u_hat, E)
-        total = plus(total, inverse, way, E)
-        whole += d
-    put(parts + (tl.program_id(1) * B + b) * (E * J) + j, J, total, here, E)
-    whole = tl.sum(tl.where(j < J, whole, 0.0), 1, keep_dims=True)
-    tl.store(far + tl.program_id(1) * B + b, whole, some)
-
-
-@triton.jit
-def gather(parts, step, count, at, real, EP: tl.constexpr, JP: tl.constexpr):
-    """The sum of `count` parts [E,J], `step` apart; eight are on their way at a time."""
-    total, eight = tl.zeros([EP, JP], tl.float32), tl.arange(0, 8)[:, None, None]
-    for part in range(0, count, 8):
-        here = (part + eight < count) & real[None, :, :]
-        total += tl.sum(tl.load(parts + (part + eight).to(tl.int64) * step + at[None, :, :], here, 0.0), 0)
-    return total
-
-
-@triton.jit
-def line(parts, step, count):
-    """The sum of `count` numbers, `step` apart."""
-    total, some = tl.zeros([64], tl.float32), tl.arange(0, 64)
-    for part in range(0, count, 64):
-        total += tl.load(parts + (part + some) * step, part + some < count, 0.0)
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def finish_distances(
-    parts, fars, away, far,
-    B, count,
-    J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr,
-):  # fmt: skip
-    """The parts that tile_distances left of one image added up."""
-    n = tl.program_id(0).to(tl.int64)
-    e, j = tl.arange(0, EP)[:, None], tl.arange(0, JP)[None, :]
-    at, real = n * (E * J) + e * J + j, (e < E) & (j < J)
-    tl.store(away + at, gather(parts, B * (E * J), count, at, real, EP, JP), real)
-    tl.store(far + n, line(fars + n, B, count))
-
-
-@triton.jit
-def finish(
-    parts, bias, s, v,
-    B, count, share, vj, ve,
-    J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, BIASED: tl.constexpr,
-):  # fmt: skip
-    """The parts of one image's s added up, and squashed to v, whose order is given."""
-    n = tl.program_id(0).to(tl.int64)
-    e, j = tl.arange(0, EP)[:, None], tl.arange(0, JP)[None, :]
-    at, real = n * (E * J) + e * J + j, (e < E) & (j < J)
-    total = share * gather(parts, B * (E * J), count, at, real, EP, JP)
-    if BIASED:
-        total += tl.load(bias + j * E + e, real, 0.0).to(tl.float32)
-    tl.store(s + at, total, real)
-    tl.store(v + n * (E * J) + j * vj + e * ve, squash(total, 0), real)
-
-
-@triton.jit
 def image_backward(
-    dv, u, W, s, v, far, ds, stats, mean,
+    dv, u, W, s, v, far, ds, stats, shifts, mean,
     B, I, ub, ui, ud, vb, vj, ve, pull, iterations, first,  # noqa: E741
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, IP: tl.constexpr, JP: tl.constexpr,
 ):  # fmt: skip
-    """Few input capsules: what tile_backward and finish_backward leave, of one image and all iterations."""
+    """Few input capsules: ds and A of one image and all iterations.
+
+    Left for each i: of c_ij = n e^(b_ij - m), m and n in stats [2,T,B,I], and Σ_j c_ij dc_ij in shifts.
+    """
     n = tl.program_id(0).to(tl.int64)
     i, j = tl.arange(0, IP)[:, None], columns(JP)
     real = (i < I) & (j < J)
@@ -315,7 +208,8 @@ def image_backward(
             way, d, inverse = apart(take(v + before * (E * J) + j, J, j < J, E), u_hat, E)
             c, top, norm = couple(d * (pull / whole), j < J, False)
             db, shift = pull_logits(c, ds_t, u_hat, E)
-            put(stats + before * I + i, (iterations - 1) * B * I, (top, norm, shift), i < I, 3)
+            put(stats + before * I + i, (iterations - 1) * B * I, (top, norm), i < I, 2)
+            tl.store(shifts + before * I + i, shift, i < I)
             share = tl.sum(tl.sum(tl.where(real, db * d, 0.0), 1), 0) / whole
             tl.store(mean + before, share)
             dd = tl.where(real, (db - share) * (pull / whole) * inverse, 0.0)
@@ -323,61 +217,11 @@ def image_backward(
 
 
 @triton.jit
-def tile_backward(
-    u, W, v, far, ds, stats, parts, shares,
-    B, I, size, pull, step,  # noqa: E741
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr,
-):  # fmt: skip
-    """Many input capsules, one iteration: parts of Σ_i db_ij (v_j − û_{j|i})/d_ij and of Σ_ij db_ij d_ij.
-
-    Left in stats for each image and i, `step` apart: of c_ij = n e^(b_ij - m), m and n; and Σ_j c_ij dc_ij.
-    """
-    b, j = tl.program_id(0).to(tl.int64) * BB + tl.arange(0, BB)[:, None], columns(JP)
-    start, some, here = tl.program_id(1) * size, b < B, (b < B) & (j < J)
-    v_t = take(v + b * (E * J) + j, J, here, E)
-    ds_t = take(ds + b * (E * J) + j, J, here, E)
-    scale = pull / tl.load(far + b, some, 1.0)
-    total, share = zeros(BB, JP, E), tl.zeros([BB, JP], tl.float32)
-    for i in range(start, tl.minimum(start + size, I)):
-        u_hat = votes(u + (b * I + i) * D, W + i * (D * E * J) + j, some, j < J, J, D, E)
-        way, d, inverse = apart(v_t, u_hat, E)
-        c, top, norm = couple(d * scale, j < J, False)
-        db, shift = pull_logits(c, ds_t, u_hat, E)
-        put_row(stats + b * I + i, top, j, some)
-        put_row(stats + step + b * I + i, norm, j, some)
-        put_row(stats + 2 * step + b * I + i, shift, j, some)
-        total = plus(total, db * inverse, way, E)
-        share += db * d
-    put(parts + (tl.program_id(1) * B + b) * (E * J) + j, J, total, here, E)
-    tl.store(shares + tl.program_id(1) * B + b, tl.sum(share, 1, keep_dims=True), some)
-
-
-@triton.jit
-def finish_backward(
-    dv, parts, shares, away, far, s, ds, mean,
-    B, count, vb, vj, ve, pull,
-    J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """ds of one image: at the last iteration from dv, else from what tile_backward left of the next one."""
-    n = tl.program_id(0).to(tl.int64)
-    e, j = tl.arange(0, EP)[:, None], tl.arange(0, JP)[None, :]
-    at, real = n * (E * J) + e * J + j, (e < E) & (j < J)
-    if LAST:
-        pulled = tl.load(dv + n * vb + j * vj + e * ve, real, 0.0).to(tl.float32)
-    else:
-        pulled, whole = gather(parts, B * (E * J), count, at, real, EP, JP), tl.load(far + n)
-        share = line(shares + n, B, count) / whole
-        tl.store(mean + n, share)
-        pulled = (pulled - share * tl.load(away + at, real, 0.0)) * (pull / whole)
-    tl.store(ds + at, unsquash(tl.load(s + at, real, 0.0), pulled, 0), real)
-
-
-@triton.jit
 def capsule_backward(
-    u, W, v, far, ds, stats, mean, du, dW,
-    B, I, size, pull, share, iterations, first,  # noqa: E741
+    u, W, v, far, ds, stats, shifts, mean, du, dW,
+    B, I, size, pull, share,  # noqa: E741
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EC: tl.constexpr, IB: tl.constexpr, JP: tl.constexpr,
-    EVERY: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, EVERY: tl.constexpr,
 ):  # fmt: skip
     """∂u_i, and ∂W_i summed over `size` images, of some i; of each ∂W_ij, EC rows."""
     i, j = (tl.program_id(0) * IB + tl.arange(0, IB))[:, None].to(tl.int64), columns(JP)
@@ -389,15 +233,16 @@ def capsule_backward(
         square, p = inner(u_i, u_i, D), cast(u_i, W_i, D, E)
         ratio, short = cut(p, square, E)
         u_hat, g = times(p, tl.minimum(ratio, 1.0), E), zeros(IB, JP, E)
-        for t in range(first, iterations - 1):
+        for t in tl.static_range(FIRST, LAST):
             before = t * B + b
             scale, at = pull / tl.load(far + before), stats + before * I + i
-            m, n, shift = take(at, (iterations - 1) * B * I, i < I, 3)
-            way, d, inverse = apart(take(v + before * (E * J) + j, J, j < J, E), u_hat, E)
-            c = tl.where(real, tl.exp(d * scale - m) * n, 0.0)
+            m, n = take(at, LAST * B * I, i < I, 2)
+            way, dist, inverse = apart(take(v + before * (E * J) + j, J, j < J, E), u_hat, E)
+            c = tl.where(real, tl.exp(dist * scale - m) * n, 0.0)
             ds_t = take(ds + (before + B) * (E * J) + j, J, j < J, E)
             g = plus(g, c, ds_t, E)
             if EVERY:
+                shift = tl.load(shifts + before * I + i, i < I, 0.0)
                 db = c * (inner(ds_t, u_hat, E) - shift)
                 dd = tl.where(real, (db - tl.load(mean + before)) * scale * inverse, 0.0)
                 g = plus(g, -dd, way, E)
@@ -408,11 +253,15 @@ def capsule_backward(
         g = times(plus(g, -along * short, p, E), tl.minimum(ratio, 1.0), E)
         along *= tl.rsqrt(square + 1e-20)
         if chunk == 0:
-            for d in tl.static_range(D):
-                pulled = along * u_i[d]
-                for e in tl.static_range(E):
-                    pulled = tl.fma(W_i[d * E + e], g[e], pulled)
-                put_row(du + (b * I + i) * D + d, tl.sum(pulled, 1, keep_dims=True), j, i < I)
+            # The sums lie side by side, d in column d, and are stored JP at a time.
+            for k in tl.static_range(0, D, JP):
+                side = tl.zeros([IB, JP], tl.float32)
+                for d in tl.static_range(k, min(k + JP, D)):
+                    pulled = along * u_i[d]
+                    for e in tl.static_range(E):
+                        pulled = tl.fma(W_i[d * E + e], g[e], pulled)
+                    side = tl.where(j == d - k, tl.sum(pulled, 1, keep_dims=True), side)
+                tl.store(du + (b * I + i) * D + k + j, side, (i < I) & (k + j < D))
         rows, total = (), ()
         for e in tl.static_range(EC):
             row = g[e]
