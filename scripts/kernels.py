@@ -24,9 +24,9 @@ PARTS = {
     "CapsLayer 1": ("tile_", "finish", "pull_squash"),
     "trunk": ("momentum_layer", "enter", "leave"),
     "trunk and CapsLayer 2": ("weights_backward", "image_"),
-    "convolutions": ("wgrad", "dgrad", "fprop", "conv", "inputs"),
+    "convolutions": ("stem", "outputs", "inputs", "weights", "join", "wgrad", "dgrad", "fprop", "conv"),
     "Adam and the check of gradients": ("multi_tensor",),
-    "matrix products (stem, decoder, first pass)": ("nvjet", "gemm", "splitK"),
+    "matrix products (decoder, first pass)": ("nvjet", "gemm", "splitK"),
     "compiled between them": ("triton_",),
 }
 
