@@ -102,6 +102,8 @@ class BenchSettings:
                 raise WrongArgument(f"bench {what} does not read {name}, got {value!r}; {others} would")
         if "of" in READS[what]:
             one_of("of", self.of, ("trunk", "network"))
+        if self.output is not None and Path(self.output).is_file():
+            raise WrongArgument(f"output must be a folder, got the file {self.output}")
         for name in ("batch", "capsules", "capsule_dim", "repeats", "epochs", "seeds"):
             at_least(name, getattr(self, name), 1)
         if not 0 < self.decay <= 1:

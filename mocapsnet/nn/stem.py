@@ -16,10 +16,11 @@ class Stem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features of the images."""
-        if torch.is_autocast_enabled("cuda") and (programs := stem(images, self.conv.weight)) is not None:
+        if images.is_cuda and torch.is_autocast_enabled("cuda"):
             dtype = torch.get_autocast_dtype("cuda")
-            features: Tensor = programs.stem(images, self.conv.weight, self.conv.bias, dtype)
-            return features
+            if (programs := stem(images, self.conv.weight, dtype)) is not None:
+                features: Tensor = programs.stem(images, self.conv.weight, self.conv.bias, dtype)
+                return features
         # A patch no wider than what is made of it: the copy of all patches is no larger than the features.
         narrow = self.conv.weight[0].numel() <= self.conv.out_channels
         maps = as_product(images, self.conv) if images.is_cuda and narrow else self.conv(images)

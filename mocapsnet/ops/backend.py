@@ -51,22 +51,27 @@ def programs(op: str) -> ModuleType | str:
     return {"rba": rba, "sda": sda, "em": em}[op]
 
 
-def stem(images: Tensor, w: Tensor) -> ModuleType | None:
-    """The programs of the stem, where they run."""
+def transformed() -> bool:
+    """Whether forward mode or a transform of torch.func must see every operation."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def stem(images: Tensor, w: Tensor, dtype: torch.dtype) -> ModuleType | None:
+    """The programs of a stem that computes in a dtype on CUDA, where they take it."""
     try:
         from mocapsnet.ops.stem import fused
     except ImportError:
         return None
-    return fused if fused.suits(images, w) else None
+    return fused if fused.suits(images, w, dtype) and not transformed() else None
 
 
 def convolution(x: Tensor, channels: int) -> ModuleType | None:
-    """The programs of a convolution of x to so many channels, where they run and are faster than cuDNN."""
+    """The programs of a convolution of x to so many channels on CUDA, where they are faster than cuDNN."""
     try:
         from mocapsnet.ops.conv import fused
     except ImportError:
         return None
-    return fused if x.is_cuda and fused.suits(x, channels) else None
+    return fused if fused.suits(x, channels) and not transformed() else None
 
 
 def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, str]) -> ModuleType | None:
@@ -92,7 +97,7 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
         why = f"D times E must be at most {size}, got {D} and {E}"
     elif longest < E:
         why = f"E must be at most {longest}, got {E}"
-    elif forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+    elif transformed():
         why = "torch.func's transforms cannot look into it"
     elif isinstance(found := programs(op), ModuleType):
         return found

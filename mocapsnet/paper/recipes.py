@@ -92,7 +92,7 @@ def stable(
     """The paper's network and epochs from a start that learns: W at N(0, 0.1²), every bias at 0.1.
 
     Command: mocapsnet reproduce table-2 --only "stable cifar10 blocks=1"
-    Hardware: one H200, 2 minutes where four share it. Expected at 1, 3 and 5 blocks: 76 to 77 % (n 1 each).
+    Hardware: one H200, 2 minutes where four share it; expected at 1, 3 and 5 blocks: 76 to 77 % (n 1 each).
     """
     return paper_recipe(
         "stable", dataset, model, blocks, routing, optimizer, weight_std=0.1, routing_bias=0.1
@@ -105,7 +105,7 @@ def released(
     """What the released code ran: its network, its losses, its preprocessing, test images cropped too.
 
     Command: mocapsnet reproduce table-2 --only "released cifar10 blocks=1"
-    Hardware: one H200, 5 minutes where four share it. Expected: 71.6 % (Mo), 72.6 % (Res), n 1 each.
+    Hardware: one H200, 5 minutes where four share it; expected: 71.6 % (Mo), 72.6 % (Res), n 1 each.
     """
     one_of("model", model, MODELS)
     if routing not in ("rba", "sda"):
@@ -201,7 +201,7 @@ def convnet(dataset: str, blocks: int = 1) -> Recipe:
     """A plain convolutional network with as many parameters as MoCapsNet, trained alike by cross entropy.
 
     Command: mocapsnet reproduce table-3 --only "model=convnet"
-    Hardware: one H200, 2 minutes where four share it. Expected on CIFAR-10: 66.3 % (n 1).
+    Hardware: one H200, 2 minutes where four share it; expected on CIFAR-10: 66.3 % (n 1).
     """
     return replace(
         stable(dataset, "mocapsnet", blocks),

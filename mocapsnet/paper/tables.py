@@ -102,8 +102,7 @@ def table_4(evidence: Evidence) -> Table:
             ]
     note = (
         "The paper read nvidia-smi, which counts what the allocator keeps in reserve. Our peak is the most "
-        "that a whole training step has allocated at any moment, batch 128; `docs/performance.md` says what "
-        "is known of its falls. What is kept are the bytes that "
+        "that a whole training step has allocated at any moment, batch 128. What is kept are the bytes that "
         "wait for the backward pass: in MoCapsNet, and in the same network when it stores every activation. "
         "SVHN's images have CIFAR-10's shape and classes, and so its figures."
     )

@@ -153,23 +153,31 @@ class Captured(NamedTuple):
 
 
 class GraphedStep(Step):
-    """The same step, captured for each size of batch after a few eager ones, and then replayed."""
+    """The same step, captured for each size of batch after a few eager ones, and then replayed.
+
+    Where that fails, the reason is printed and all steps stay eager.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.eager: dict[int, int] = {}
         self.captured: dict[int, Captured] = {}
+        self.capturable = True
 
     def __call__(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
         """Train on these images, augmented by the chance in offsets; steps are numbered from 1."""
         size = len(indices)
         done = self.eager.setdefault(size, 0)
-        if done < WARM_UP:
+        if done >= WARM_UP and self.capturable and size not in self.captured:
+            try:
+                self.captured[size] = self.capture(indices, offsets)
+            except RuntimeError as error:
+                self.capturable = False
+                print(f"no CUDA graph: {str(error).strip().splitlines()[0]}")
+        if size not in self.captured:
             self.eager[size] += 1
             with another_stream():
                 return super().__call__(indices, offsets, number)
-        if size not in self.captured:
-            self.captured[size] = self.capture(indices, offsets)
         step = self.captured[size]
         step.indices.copy_(indices)
         step.offsets.copy_(offsets)

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,16 +12,23 @@ import torch
 import mocapsnet as mc
 from mocapsnet.data import Dataset, Split
 from mocapsnet.errors import Interrupted, NotFinite
+from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.measure.speed.networks import build, random_split
+from mocapsnet.measure.speed.step import Trained
+from mocapsnet.train import fit
+from mocapsnet.train.fit import How
 from mocapsnet.train.state import State
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
-@pytest.fixture(scope="module")
-def digits():
+def few_digits():
     whole = mc.data.load("mnist6k")
     train = Split(whole.train.images[:1000], whole.train.labels[:1000])
     return Dataset("digits", train, whole.test, whole.class_names)
+
+
+digits = pytest.fixture(few_digits, scope="module", name="digits")
 
 
 def small_network(network=mc.MoCapsNet, **options):
@@ -49,6 +59,32 @@ def test_a_run_repeats_to_the_bit(digits, tmp_path, options):
     one, other = (run(digits, tmp_path / name, epochs=2, **options) for name in ("one", "other"))
     assert one[1] == other[1]
     assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
+
+
+def test_two_hundred_whole_steps_are_the_eager_ones_and_repeat_to_the_bit():
+    """The network that is timed: its convolutions, stem and trunk run their own programs."""
+    data = random_split("cifar10", 1280).to("cuda")
+
+    def losses(graph):
+        model = build(BenchSettings(), "mocapsnet", 2)
+        trained = Trained(model, data, 128, How("bf16-mixed", graph, False), torch.device("cuda"))
+        return [float(trained.train()) for _ in range(200)]
+
+    graphed, again, eager = (losses(graph) for graph in ("auto", "auto", "off"))
+    assert graphed == again
+    assert graphed == pytest.approx(eager, rel=2e-3)
+    assert graphed[-1] < graphed[0] / 2
+
+
+def test_a_step_that_cannot_be_captured_says_why_and_stays_eager(digits, tmp_path, capsys):
+    model = small_network()
+    # Whoever asks for a number waits for the device, which no graph can.
+    model.caps2.register_forward_hook(
+        lambda module, given, capsules: print(end="0" * int(capsules.sum() > 1e9))
+    )
+    _, losses = run(digits, tmp_path, epochs=3, model=model)
+    assert capsys.readouterr().out.count("no CUDA graph: ") == 1
+    assert losses[-1] < losses[0]
 
 
 def test_reversing_and_storing_train_alike(digits, tmp_path):
@@ -83,6 +119,16 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(digits, tmp_path, monkey
     assert all(torch.equal(resumed[0][name], whole[0][name]) for name in whole[0])
 
 
+def test_a_run_that_was_killed_goes_on_to_the_same_end(digits, tmp_path):
+    whole = run(digits, tmp_path / "whole", epochs=3)
+    # This file as a program: killed_in below.
+    ended = subprocess.run([sys.executable, __file__, str(tmp_path / "killed")])
+    assert ended.returncode == -signal.SIGKILL
+    resumed = run(digits, tmp_path / "killed", epochs=3)
+    assert resumed[1] == pytest.approx(whole[1], rel=1e-6)
+    assert all(torch.equal(resumed[0][name], whole[0][name]) for name in whole[0])
+
+
 @pytest.mark.parametrize("graph", ["auto", "off"])
 def test_a_step_that_is_not_finite_is_named_and_updates_nothing(digits, tmp_path, graph, monkeypatch):
     model = small_network()
@@ -108,3 +154,21 @@ def test_a_step_that_is_not_finite_is_named_and_updates_nothing(digits, tmp_path
 def test_an_optimizer_that_cannot_be_captured_says_so(digits, tmp_path, capsys):
     run(digits, tmp_path, epochs=1, optimizer="ranger21")
     assert "no CUDA graph: Ranger21 cannot be captured" in capsys.readouterr().out
+
+
+def killed_in(folder):
+    """The run of test_a_run_that_was_killed, up to the fifth step of its last epoch."""
+    count = State.count
+
+    def kill(state, *arguments):
+        count(state, *arguments)
+        if (state.epoch, state.step) == (2, 5):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    State.count = kill
+    fit.SECONDS_BETWEEN_SAVED_EPOCHS = dict.fromkeys(fit.SECONDS_BETWEEN_SAVED_EPOCHS, 0)
+    run(few_digits(), folder, epochs=3)
+
+
+if __name__ == "__main__":
+    killed_in(Path(sys.argv[1]))

@@ -96,6 +96,17 @@ def test_a_step_has_a_row_for_every_network_at_every_depth(settings):
             assert row.gradient_error < networks.GRADIENTS
 
 
+def test_what_rounds_is_compared_too(settings, monkeypatch):
+    model, data = build(settings, "mocapsnet", 1), random_split("mnist6k", 64)
+    how = networks.How("bf16-mixed", "off", False)
+    assert networks.in_precision(model, data, networks.NAIVE) is None
+    assert 1e-5 < networks.in_precision(model, data, how) < networks.IN["bf16-mixed"]
+    right = naive.Naive.lengths
+    monkeypatch.setattr(naive.Naive, "lengths", lambda *arguments: 1.1 * right(*arguments))
+    with pytest.raises(Irreproducible, match="MoCapsNet in bf16-mixed and its naive version"):
+        networks.in_precision(model, data, how)
+
+
 def test_inference_has_a_row_for_every_network_at_every_depth(settings):
     rows = inference.bench_inference(replace(settings, networks=["capsnet"]))
     assert [(row.blocks, row.network) for row in rows] == [
@@ -339,7 +350,7 @@ def test_the_name_tells_what_is_not_as_usual():
 
 def test_a_picture_shows_memory_where_it_was_measured(settings, tmp_path):
     rows = [
-        step.StepRow(name, n, *[1e-3 * n] * 6, *[None] * 10) for n in (1, 2) for name in (*NAMES, "naive")
+        step.StepRow(name, n, *[1e-3 * n] * 6, *[None] * 11) for n in (1, 2) for name in (*NAMES, "naive")
     ]
     sizes = []
     for told in (rows, [row._replace(peak_bytes=2**20) for row in rows]):
@@ -359,6 +370,7 @@ def test_a_table_lines_its_columns_up():
         ("step", {"networks": []}, "networks must hold one network or more"),
         ("step", {"networks": ["mocapnet"]}, "did you mean 'mocapsnet'"),
         ("step", {"depths": [0]}, "each of depths must be a whole number >= 1, got 0"),
+        ("step", {"output": __file__}, "output must be a folder, got the file"),
         ("step", {"batch": 10**15}, "torch cannot make 1000000000000000 images, lower the sizes"),
         ("step", {"capsules": 10**12}, "torch cannot make a network of 1 such blocks, lower the sizes"),
         ("step", {"precision": "fp8"}, "precision must be one of"),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 import mocapsnet as mc
-from mocapsnet.nn.released import ReleasedNetwork
+from mocapsnet.nn.released import ReleasedLayer, ReleasedNetwork
 
 IMAGE, CLASSES = (2, 10, 11), 4
 # Sizes unlike the paper's, so that they can only come from the weights.
@@ -285,3 +285,16 @@ def test_it_is_saved_and_loaded(trunk, routing, tmp_path):
 def test_a_plain_trunk_has_no_skip_to_double():
     with pytest.raises(ValueError, match="no skip to double"):
         ReleasedNetwork(IMAGE, CLASSES, trunk="plain", doubled=True, kernel_size=KERNEL)
+
+
+def test_many_input_capsules_are_routed_the_same():
+    """At the released start, W of 0.01, sums are small but not zero, and so are their gradients."""
+    torch.manual_seed(0)
+    layer, u = ReleasedLayer(600, DIM, 32, DIM, "rba", 3), 0.3 * torch.randn(3, 600, DIM)
+    u, weights = u.requires_grad_(), torch.randn(3, 32, DIM)
+    exact_u, exact_W = (t.detach().double().requires_grad_() for t in (u, layer.W))
+    ours, theirs = layer(u), routed({"caps1.W": exact_W[None]}, "caps1", exact_u, 3)
+    found = torch.autograd.grad(ours, (u, layer.W), weights)
+    right = torch.autograd.grad(theirs, (exact_u, exact_W), weights.double())
+    for one, other in zip((ours, *found), (theirs, *right), strict=True):
+        assert (one - other).norm() < 1e-4 * other.norm()

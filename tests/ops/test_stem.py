@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mocapsnet.ops import backend
+from mocapsnet.ops.conv import fused as conv
 from mocapsnet.ops.stem import fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -44,6 +46,29 @@ def test_torch_knows_the_stem():
     torch.library.opcheck(fused.stem, inputs)
     x = fused.stem(*inputs).detach()
     torch.library.opcheck(fused.stem_backward, (torch.randn_like(x), images, x, w.detach()))
+
+
+def test_the_programs_are_taken_where_they_are_made_for_it():
+    images, w, half = torch.randn(2, 3, 12, 12), torch.randn(64, 3, 5, 5), torch.bfloat16
+    assert backend.stem(images, w, half) is fused
+    others = [(images, w, torch.float16), (images, w[:50], half), (images[:0], w, half)]
+    others += [(images.clone().requires_grad_(), w, half), (images, torch.randn(64, 3, 7, 7), half)]
+    assert [backend.stem(*other) for other in others] == [None] * len(others)
+
+
+def test_a_transform_sees_a_convolution_of_torch():
+    images, w = torch.randn(2, 3, 12, 12), torch.randn(64, 3, 5, 5)
+    x, seen = torch.randn(64, 256, 9, 9, dtype=torch.bfloat16), []
+
+    def look(w):
+        seen.append((backend.stem(images, w, torch.bfloat16), backend.convolution(x, 256)))
+        return w.sum()
+
+    look(w)
+    torch.func.grad(look)(w)
+    with torch.autograd.forward_ad.dual_level():
+        look(w)
+    assert seen == [(fused, conv), (None, None), (None, None)]
 
 
 def test_what_is_not_a_number_stays_so():

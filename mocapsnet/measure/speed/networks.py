@@ -16,13 +16,16 @@ from mocapsnet.measure.speed.naive import Naive
 from mocapsnet.measure.timing import Times, agree, sized
 from mocapsnet.nn.inversion import relative_error
 from mocapsnet.nn.network import NETWORKS, CapsuleNetwork, MoCapsNet
+from mocapsnet.nn.primary import convolve
 from mocapsnet.train.fit import How, pick_device
-from mocapsnet.train.step import float32_products, in_fast_order
+from mocapsnet.train.step import another_stream, float32_products, in_fast_order, make_fabric
 
 # What two orders of float32 sums may differ by.
 LENGTHS, GRADIENTS = 1e-4, 1e-3
-# Few images show what is wrong.
-CHECKED = 4
+# Few images show what is wrong; the programs of convolutions take no fewer than 64.
+CHECKED, ROUNDED = 4, 64
+# What lengths that were rounded on the way may differ by.
+IN = {"bf16-mixed": 5e-2, "tf32": 5e-3}
 Shape = tuple[tuple[int, int, int], int]
 # What a first version runs as.
 NAIVE = How("fp32", "off", False)
@@ -61,7 +64,16 @@ def begin(what: str, settings: BenchSettings) -> Start:
     settings.folder(what).mkdir(parents=True, exist_ok=True)
     if way.compile:
         torch.compiler.reset()
+    if device.type == "cuda":
+        take_rooms(device)
     return Start(way, data, depths, settings.naive_blocks(what))
+
+
+def take_rooms(device: torch.device) -> None:
+    """Let cuBLAS take its room, once for each thread and stream: it is a process's, and no network's."""
+    with another_stream():
+        x = torch.ones(8, 8, device=device, requires_grad=True)
+        (x @ x).sum().backward()
 
 
 def build(
@@ -108,6 +120,23 @@ def against_naive(model: CapsuleNetwork, data: Split) -> tuple[float, float]:
     )
 
 
+def in_precision(model: CapsuleNetwork, data: Split, how: How) -> float | None:
+    """The error of lengths in a precision that rounds, against the naive version in float32."""
+    if how.precision == "fp32":
+        return None
+    images, device = standardise(to_pixels(data.images[:ROUNDED])), data.images.device
+    model, naive = copy.deepcopy(model).to(device), Naive(model).to(device)
+    arrange(model, device)
+    with torch.no_grad():
+        with float32_products(tf32=True), make_fabric(device, how.precision).autocast():
+            lengths = model.lengths(images)
+        with float32_products(tf32=False):
+            right = naive.lengths(images)
+    error = relative_error([lengths.float()], [right])
+    name = f"{type(model).__name__} in {how.precision}"
+    return agree(f"{name} and its naive version must have equal lengths", error, IN[how.precision])
+
+
 def gradients(network: nn.Module) -> dict[str, list[Tensor]]:
     """The gradients of each part of a network: one that is small must not hide behind a large one."""
     parts: dict[str, list[Tensor]] = {}
@@ -118,7 +147,7 @@ def gradients(network: nn.Module) -> dict[str, list[Tensor]]:
 
 
 class Convolutions(nn.Module):
-    """A network's two convolutions alone, which no routing can be faster than."""
+    """A network's two convolutions alone, as it computes them: no routing can be faster."""
 
     def __init__(self, model: CapsuleNetwork) -> None:
         super().__init__()
@@ -127,8 +156,7 @@ class Convolutions(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps, as primary capsules read them."""
-        maps: Tensor = self.primary(self.stem(images))
-        return maps
+        return convolve(self.stem(images), self.primary)
 
 
 def arrange(model: CapsuleNetwork, device: torch.device) -> None:

@@ -87,6 +87,9 @@ EPOCH = (
     column("images", "images"),
 )
 
+# From how many times the least to the most an axis is logarithmic.
+WIDE = 20
+
 
 def draw(rows: Sequence[Any], settings: BenchSettings, place: str, path: Path) -> None:
     """Time and, where it was measured, peak memory against blocks, a line for every network."""
@@ -100,6 +103,7 @@ def draw(rows: Sequence[Any], settings: BenchSettings, place: str, path: Path) -
     for axes, (name, (unit, factor, title)) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
+        drawn = []
         for network, (colour, style) in STYLES.items():
             found = [row for row in rows if row.network == network]
             # The convolutions have no step beside forward and backward.
@@ -108,7 +112,10 @@ def draw(rows: Sequence[Any], settings: BenchSettings, place: str, path: Path) -
             if points:
                 label = network if axes is figure.axes[0] else None
                 axes.plot(*zip(*points, strict=True), style, color=colour, label=label)
-        axes.set(xlabel="blocks of two layers", ylabel=unit, title=title, ylim=(0, None), xticks=every)
+                drawn += [value for _, value in points]
+        axes.set(xlabel="blocks of two layers", ylabel=unit, title=title, xticks=every)
+        # Beside a naive version on a GPU, all others would be one line.
+        axes.set(**{"yscale": "log"} if max(drawn) > WIDE * min(drawn) else {"ylim": (0, None)})
         axes.grid(alpha=0.3)
     what = f"{settings.dataset}, batch {settings.batch}, {settings.routing}"
     figure.suptitle(f"{what}; {place}", fontsize=11)

@@ -20,6 +20,7 @@ from mocapsnet.measure.speed.networks import (
     arrange,
     begin,
     build,
+    in_precision,
     over,
 )
 from mocapsnet.measure.timing import Peak, agree, attempt, cells, in_turn, progress, warm
@@ -70,6 +71,8 @@ class StepRow(NamedTuple):
     """The relative distance from the naive version's lengths, in eager float32."""
     gradient_error: float | None
     """The same of gradients, in the part of the network where it is largest."""
+    rounded_error: float | None
+    """The relative distance of lengths in the step's precision from the naive version's, where it rounds."""
     graph_error: float | None
     """The largest relative distance of a graphed step's loss from the eager one's."""
     note: str = ""
@@ -196,9 +199,9 @@ def measure(
 ) -> list[StepRow]:
     """A row for every network at a depth, once all of them are right; their steps are timed in turn."""
     models: dict[str, Any] = {name: build(settings, name, blocks) for name in settings.networks}
-    errors: dict[str, tuple[float | None, float | None]] = {}
+    errors: dict[str, tuple[float | None, float | None, float | None]] = {}
     for name, model in models.items():
-        errors[name] = against_naive(model, data)
+        errors[name] = *against_naive(model, data), in_precision(model, data, how)
         advance()
     ways = dict.fromkeys(models, how)
     if blocks in settings.naive_blocks("step"):
@@ -243,7 +246,7 @@ def measure(
                 contender.peak if contender else None,
                 fell[0],
                 fell[-1],
-                *errors.get(name, (None, None)),
+                *errors.get(name, (None, None, None)),
                 contender.graph_error if contender else None,
                 "" if contender else "out of memory",
             )

@@ -125,6 +125,8 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of x, of w and of the bias."""
     x, w = ctx.saved_tensors
+    # Once, and where torch.compile sees it: whoever makes ∂y writes it so.
+    dy = dy.contiguous(memory_format=LAST)
     dbias = dy.sum((0, 2, 3), dtype=torch.float32).to(dy.dtype) if ctx.biased else None
     return conv_backward(dy, x, w, ctx.stride), conv_weights(dy, x, w, ctx.stride), dbias, None
 

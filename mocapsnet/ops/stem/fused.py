@@ -16,11 +16,10 @@ FORTH = {"BM": 64, "BK": 64, "num_warps": 8, "num_stages": 1}
 BACK = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 1}
 
 
-def suits(images: Tensor, w: Tensor) -> bool:
+def suits(images: Tensor, w: Tensor, dtype: torch.dtype) -> bool:
     """Whether the programs of the stem take these images [B,C,H,W], and are made for such a w [N,C,K,K]."""
-    channels = len(w)
-    narrow = w[0].numel() <= 2 * channels
-    return images.is_cuda and not images.requires_grad and channels in (64, 128, 256) and narrow
+    made_for = len(w) in (64, 128, 256) and w[0].numel() <= 2 * len(w) and dtype == torch.bfloat16
+    return made_for and not images.requires_grad and len(images) > 0
 
 
 @torch.library.custom_op("mocapsnet::stem", mutates_args=())
