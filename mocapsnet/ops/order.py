@@ -5,8 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from mocapsnet.ops.squash import squash
-
 # Votes of one image that the registers of a GPU's program hold.
 IMAGE_VOTES = 16384
 # Bytes of votes that are formed at once: what a core's cache holds, and on an accelerator what is no burden.
@@ -88,7 +86,8 @@ def length_rows(s: Tensor) -> Tensor:
 
 def squash_rows(s: Tensor) -> Tensor:
     """squash of the vectors in the axis before the last, [B,E,J] -> [B,E,J]."""
-    return squash(s.mT).mT.contiguous()
+    n = length_rows(s).unsqueeze(-2)
+    return s * (n / (1 + n.square()))
 
 
 def votes(u: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
