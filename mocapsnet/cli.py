@@ -25,6 +25,7 @@ from mocapsnet.errors import (
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.parser import ConfigFile, Parser, say
+from mocapsnet.train.malloc import keep_freed_memory
 from mocapsnet.train.settings import Settings
 from mocapsnet.train.signals import raised
 
@@ -328,6 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A name that the terminal cannot show is no reason to stop.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    keep_freed_memory()
     try:
         with raised():
             run(arguments)

@@ -16,6 +16,7 @@ from mocapsnet.paper.grid import Task
 from mocapsnet.paper.progress import Progress
 from mocapsnet.paper.records import Place, failure, outdated, trained, write_failure, write_record
 from mocapsnet.train.fit import pick_device
+from mocapsnet.train.malloc import keep_freed_memory
 from mocapsnet.train.signals import raised
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -122,6 +123,7 @@ def start(task: Task, place: Place) -> BaseProcess:
 
 def alone(task: Task, place: Place) -> None:
     """What such a process does; its words go to the run's log."""
+    keep_freed_memory()
     folder = place.runs / task.name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log, contextlib.redirect_stderr(log):
