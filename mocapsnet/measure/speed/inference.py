@@ -16,7 +16,6 @@ from mocapsnet.measure.speed.networks import (
     NAIVE,
     Convolutions,
     against_naive,
-    arrange,
     begin,
     build,
     over,
@@ -25,7 +24,7 @@ from mocapsnet.measure.timing import Peak, agree, attempt, cells, in_turn, progr
 from mocapsnet.nn.inversion import relative_error
 from mocapsnet.ops import length
 from mocapsnet.train.fit import How
-from mocapsnet.train.step import compiled, float32_products, make_fabric
+from mocapsnet.train.step import compiled, float32_products, in_fast_order, make_fabric
 
 # What a compiler may change by rounding at other places.
 COMPILED = {"bf16-mixed": 2e-2, "tf32": 2e-3, "fp32": 1e-4}
@@ -104,13 +103,13 @@ def measure(
     for name in settings.networks:
         model = build(settings, name, blocks)
         errors[name], _ = against_naive(model, data)
-        arrange(model, data.images.device)
+        in_fast_order(model, data.images.device)
         make[name] = partial(contender, Lengths(model), how)
         advance()
     if blocks in settings.naive_blocks("inference"):
         make["naive"] = partial(contender, Lengths(Naive(build(settings, "mocapsnet", blocks))), NAIVE)
     model = build(settings, "capsnet", 1)
-    arrange(model, data.images.device)
+    in_fast_order(model, data.images.device)
     make["convolutions"] = partial(contender, Convolutions(model), how)
     with ExitStack() as stack:
         made = {

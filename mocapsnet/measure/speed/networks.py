@@ -126,7 +126,7 @@ def in_precision(model: CapsuleNetwork, data: Split, how: How) -> float | None:
         return None
     images, device = standardise(to_pixels(data.images[:ROUNDED])), data.images.device
     model, naive = copy.deepcopy(model).to(device), Naive(model).to(device)
-    arrange(model, device)
+    in_fast_order(model, device)
     with torch.no_grad():
         with float32_products(tf32=True), make_fabric(device, how.precision).autocast():
             lengths = model.lengths(images)
@@ -157,12 +157,6 @@ class Convolutions(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Maps, as primary capsules read them."""
         return convolve(self.stem(images), self.primary)
-
-
-def arrange(model: CapsuleNetwork, device: torch.device) -> None:
-    """Weights in the order of memory that training gives them on a device."""
-    if device.type == "cuda":
-        in_fast_order(model)
 
 
 def over(one: Times | None, other: Times | None) -> float | None:

@@ -17,7 +17,6 @@ from mocapsnet.measure.speed.networks import (
     NAIVE,
     Convolutions,
     against_naive,
-    arrange,
     begin,
     build,
     in_precision,
@@ -34,6 +33,7 @@ from mocapsnet.train.step import (
     Step,
     compiled,
     float32_products,
+    in_fast_order,
     make_fabric,
     make_step,
 )
@@ -175,7 +175,7 @@ def convolutions_contender(
     device = data.images.device
     peak = Peak(device)
     convolutions = Convolutions(model).to(device)
-    arrange(model, device)
+    in_fast_order(model, device)
     stack.enter_context(compiled(convolutions, how.compile))
     fabric = make_fabric(device, how.precision)
     # In the order of memory that a step's crop leaves.

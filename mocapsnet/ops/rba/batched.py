@@ -110,6 +110,10 @@ class Last(torch.autograd.Function):
                 g = (c_i.unsqueeze(2) * ds).to(ctx.dtype).reshape(len(c_i), B, E * J)
                 # This way round, both products have a long side.
                 du.append(torch.bmm(X_i, g.mT))
-                dW.append(torch.bmm(u_i.mT, g).view(-1, D, E, J).permute(3, 0, 2, 1))
-            # Back to the order of W here, tile by tile, and not when the gradient is accumulated.
-            return torch.cat(du).permute(2, 0, 1).to(u.dtype), torch.cat(dW, 1).to(W.dtype), *[None] * 4
+                dW.append(torch.bmm(u_i.mT, g).view(-1, D, E, J))
+            # Back to the order of W here, and not when the gradient is accumulated.
+            if W.permute(1, 3, 2, 0).is_contiguous():
+                gradient = torch.cat(dW).permute(3, 0, 2, 1)
+            else:
+                gradient = torch.cat([part.permute(3, 0, 2, 1) for part in dW], 1)
+            return torch.cat(du).permute(2, 0, 1).to(u.dtype), gradient.to(W.dtype), *[None] * 4
