@@ -94,6 +94,7 @@ WIDE = 20
 def draw(rows: Sequence[Any], settings: BenchSettings, place: str, path: Path) -> None:
     """Time and, where it was measured, peak memory against blocks, a line for every network."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     panels = {"seconds": ("ms", 1e3, "time of a step" if isinstance(rows[0], StepRow) else "time of a batch")}
     if any(row.peak_bytes for row in rows):
@@ -115,7 +116,13 @@ def draw(rows: Sequence[Any], settings: BenchSettings, place: str, path: Path) -
                 drawn += [value for _, value in points]
         axes.set(xlabel="blocks of two layers", ylabel=unit, title=title, xticks=every)
         # Beside a naive version on a GPU, all others would be one line.
-        axes.set(**{"yscale": "log"} if max(drawn) > WIDE * min(drawn) else {"ylim": (0, None)})
+        if max(drawn) > WIDE * min(drawn):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.set_ylim(0)
         axes.grid(alpha=0.3)
     what = f"{settings.dataset}, batch {settings.batch}, {settings.routing}"
     figure.suptitle(f"{what}; {place}", fontsize=11)
