@@ -37,6 +37,11 @@ def laid_out(W: Tensor, routing: str) -> Tensor:
     small = one_image(I, J, E)
     if routing in ("rba", "leaky-rba") and small and J < E:
         return W.permute(1, 3, 0, 2).contiguous().permute(2, 0, 3, 1)
+    return as_matrices(W)
+
+
+def as_matrices(W: Tensor) -> Tensor:
+    """The same W [J,I,E,D] in the order of memory I D E J: matrices(W) is then a view."""
     return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)
 
 

@@ -14,7 +14,7 @@ from mocapsnet.data.augment import Augmentation, Normalisation
 from mocapsnet.errors import NotFinite
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.routing import CapsLayer
-from mocapsnet.ops.order import laid_out
+from mocapsnet.ops.order import as_matrices, laid_out
 from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_finite, culprit, is_finite, range_checked
 from mocapsnet.train.objective import Objective
@@ -169,11 +169,17 @@ class GraphedStep(Step):
         size = len(indices)
         done = self.eager.setdefault(size, 0)
         if done >= WARM_UP and self.capturable and size not in self.captured:
+            stream = torch.cuda.current_stream()
             try:
                 self.captured[size] = self.capture(indices, offsets)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
+                # That a capture ended is raised after what ended it, and leaves its stream behind.
+                torch.cuda.set_stream(stream)
+                first = error.__context__ if isinstance(error.__context__, RuntimeError) else error
                 self.capturable = False
-                print(f"no CUDA graph: {str(error).strip().splitlines()[0]}")
+                print(f"no CUDA graph: {str(first).strip().splitlines()[0]}")
         if size not in self.captured:
             self.eager[size] += 1
             with another_stream():
@@ -246,9 +252,10 @@ def in_fast_order(model: nn.Module, device: torch.device) -> None:
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and cuda:
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # On a CPU, RBA alone is computed from W in another order.
-        if isinstance(module, CapsLayer) and (cuda or module.routing.endswith("rba")):
+        if isinstance(module, CapsLayer) and cuda:
             module.W.data = laid_out(module.W.data, module.routing)
+        elif isinstance(module, CapsLayer) and module.routing.endswith("rba") and module.backend == "auto":
+            module.W.data = as_matrices(module.W.data)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What a process frees it keeps, so that a step's memory is not taken from the system anew."""
 
-import resource
+import platform
 import subprocess
 import sys
 
@@ -21,11 +21,9 @@ print(faults() - before)
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_a_second_step_takes_no_new_pages():
     def pages(how):
         return int(subprocess.run([sys.executable, "-c", TAKEN, how], capture_output=True, check=True).stdout)
 
-    whole = 16 * 4 * 2**20 // resource.getpagesize()
-    assert pages("keep") < whole / 10
-    assert pages("plain") > whole / 2
+    assert 4 * pages("keep") < pages("plain")

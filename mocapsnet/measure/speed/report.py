@@ -116,7 +116,7 @@ def draw(rows: Sequence[Any], settings: BenchSettings, place: str, path: Path) -
                 drawn += [value for _, value in points]
         axes.set(xlabel="blocks of two layers", ylabel=unit, title=title, xticks=every)
         # Beside a naive version on a GPU, all others would be one line.
-        if max(drawn) > WIDE * min(drawn):
+        if drawn and max(drawn) > WIDE * min(drawn):
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter("{x:g}")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mocapsnet.data import Split
 from mocapsnet.data.augment import PAD, crop, standardise, to_pixels
+from mocapsnet.errors import Irreproducible
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.naive import Naive
 from mocapsnet.measure.speed.networks import (
@@ -137,6 +138,8 @@ class Trained:
         most = peak.of(lambda: losses.append(float(self.train())))
         error = None
         if isinstance(self.step, GraphedStep):
+            if not self.step.capturable:
+                raise Irreproducible("the step is no graph; --graph off times it without one")
             losses.append(float(self.train()))
             self.restart()
             eager = [float(self.train(partial(Step.__call__, self.step))) for _ in losses]
