@@ -372,7 +372,7 @@ def test_bench_prints_and_writes_nothing_when_the_variants_differ(tmp_path, caps
 def test_bench_names_an_output_that_cannot_be_before_it_measures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mocapsnet.measure.memory.measure", lambda *_: pytest.fail("measured all the same"))
     (tmp_path / "file").touch()
-    assert str(tmp_path / "file") in refused(capsys, 1, *BENCH, "--output", tmp_path / "file")
+    assert str(tmp_path / "file") in refused(capsys, 2, *BENCH, "--output", tmp_path / "file")
 
 
 def test_the_run_folder_loads_in_python_and_through_the_hubs_mixin(place, name):
