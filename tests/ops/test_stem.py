@@ -52,6 +52,7 @@ def test_the_programs_are_taken_where_they_are_made_for_it():
     images, w, half = torch.randn(2, 3, 12, 12), torch.randn(64, 3, 5, 5), torch.bfloat16
     assert backend.stem(images, w, half) is fused
     others = [(images, w, torch.float16), (images, w[:50], half), (images[:0], w, half)]
+    others += [(images[:1].expand(2**23, 3, 12, 12), w, half)]
     others += [(images.clone().requires_grad_(), w, half), (images, torch.randn(64, 3, 7, 7), half)]
     assert [backend.stem(*other) for other in others] == [None] * len(others)
 

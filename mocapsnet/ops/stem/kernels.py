@@ -14,7 +14,7 @@ def patches(
 
     taps says how far from its corner each number of a patch lies.
     """
-    corner = (m // (OH * OW)).to(tl.int64) * ib + m % (OH * OW) // OW * ih + m % OW * iw
+    corner = m // (OH * OW) * ib + m % (OH * OW) // OW * ih + m % OW * iw
     at = corner[:, None] + tl.load(taps + k)[None, :]
     found = tl.load(images + at, (m < rows)[:, None] & (k < PATCH)[None, :], 0.0).to(tl.float32)
     return tl.where((k == PATCH)[None, :], 1.0, found)
