@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from mocapsnet import ops
@@ -358,6 +359,21 @@ def test_a_picture_shows_memory_where_it_was_measured(settings, tmp_path):
         with Image.open(tmp_path / "drawn.png") as drawn:
             sizes.append(drawn.size)
     assert sizes[1][0] == 2 * sizes[0][0]
+
+
+@pytest.mark.parametrize("naive_ms", [2, 200, None])
+def test_a_picture_is_drawn_however_far_off_the_naive_version_is(settings, tmp_path, monkeypatch, naive_ms):
+    scales, save = [], Figure.savefig
+
+    def look(figure, *arguments, **options):
+        scales.extend(axes.get_yscale() for axes in figure.axes)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", look)
+    times = {"capsnet": naive_ms and 1e-3, "naive": naive_ms and 1e-3 * naive_ms}
+    rows = [step.StepRow(name, 1, *[time] * 6, *[None] * 11) for name, time in times.items()]
+    BENCHES["step"].draw(rows, settings, "CPU, 1 thread", tmp_path / "drawn.png")
+    assert scales == ["log" if naive_ms == 200 else "linear"]
 
 
 def test_a_table_lines_its_columns_up():
