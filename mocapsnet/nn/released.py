@@ -28,18 +28,20 @@ from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
 from mocapsnet.ops import rba
 from mocapsnet.ops.arguments import at_least, one_of, positive
+from mocapsnet.ops.backend import fused_op
 from mocapsnet.ops.rba.reference import couple, weighted_sum
 from mocapsnet.ops.votes import votes
 
-# Input capsules, as CapsLayer 1 has them, whose sums are far longer than the 1e-8 of the released squash: it
-# and ours agree there, and the votes need not be in memory.
+EPSILON = 1e-8
+# Input capsules, as CapsLayer 1 has them, whose sums are far longer than that: the released squash and ours
+# agree there, and the votes need not be in memory.
 MANY = 512
 
 
 def released_squash(s: Tensor) -> Tensor:
     """|s|²/(1 + |s|²) · s/(|s| + 1e-8): its gradient at zero is NaN."""
     squared = s.square().sum(-1, keepdim=True)
-    return squared / (1 + squared) * s / (squared.sqrt() + 1e-8)
+    return squared / (1 + squared) * s / (squared.sqrt() + EPSILON)
 
 
 class ReleasedPrimary(nn.Module):
@@ -89,8 +91,12 @@ class ReleasedLayer(nn.Module):
 
     def route(self, u: Tensor) -> Tensor:
         """The routing itself, in the precision of u."""
-        if self.routing == "rba" and u.shape[1] >= MANY:
-            return rba(u, self.W, self.bias, self.iterations)
+        if self.routing == "rba":
+            if (fused := fused_op("rba", u, self.W, "auto")) is not None:
+                v: Tensor = fused.rba(u, self.W, self.bias, self.iterations, epsilon=EPSILON)
+                return v
+            if u.shape[1] >= MANY:
+                return rba(u, self.W, self.bias, self.iterations)
         u_hat = votes(u, self.W)
         if self.routing == "sda":
             before = u_hat.norm(dim=-1, keepdim=True)

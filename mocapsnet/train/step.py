@@ -13,6 +13,7 @@ from mocapsnet.data import Split
 from mocapsnet.data.augment import Augmentation, Normalisation
 from mocapsnet.errors import NotFinite
 from mocapsnet.nn.base import Network
+from mocapsnet.nn.released import ReleasedLayer
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.ops.order import as_matrices, laid_out
 from mocapsnet.train.average import Average
@@ -252,7 +253,7 @@ def in_fast_order(model: nn.Module, device: torch.device) -> None:
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and cuda:
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if isinstance(module, CapsLayer) and cuda:
+        if isinstance(module, CapsLayer | ReleasedLayer) and cuda:
             module.W.data = laid_out(module.W.data, module.routing)
         elif isinstance(module, CapsLayer) and module.routing.endswith("rba") and module.backend == "auto":
             module.W.data = as_matrices(module.W.data)

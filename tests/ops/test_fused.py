@@ -6,6 +6,7 @@ from torch import nn
 
 import mocapsnet as mc
 from mocapsnet.errors import CannotRun, WrongArgument
+from mocapsnet.nn.released import EPSILON, ReleasedLayer
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.ops import backend, order
 from mocapsnet.ops.rba import fused
@@ -77,6 +78,21 @@ def test_the_error_is_at_most_twice_the_references(regime):
     assert (torch.stack(ratios).median(0).values <= 2).all()
 
 
+# At the second scale the epsilon takes about a tenth away.
+@pytest.mark.parametrize("scale", [0.5, 1e-7])
+def test_a_squash_with_an_epsilon_is_the_released_one(scale, regime, poisoned):
+    inputs = leaves((3, 4, 5, 3, 8), biased=False, scale=scale)
+    layer = ReleasedLayer(5, 3, 4, 8, "rba", 3).double()
+    exact = [x.detach().cpu().double() for x in inputs]
+    layer.W.data = exact[1]
+    u = exact[0].requires_grad_()
+    v = layer(u)
+    weights = torch.linspace(-1, 2, v.numel(), dtype=torch.float64).view_as(v)
+    truth = [v, *torch.autograd.grad((weights * v).sum(), [u, layer.W])]
+    found = [x.cpu() for x in everything(fused.rba, inputs, epsilon=EPSILON)]
+    assert (errors(found, truth) < 3e-6).all()
+
+
 def test_the_order_of_weights_in_memory_changes_nothing(regime):
     u, W, bias = leaves((3, 5, 9, 8, 8))
     found = everything(fused.rba, [u, W, bias])
@@ -105,8 +121,8 @@ def test_an_empty_batch_has_gradients_of_zero(regime):
 
 def test_torch_knows_the_op(regime):
     u, W, bias = leaves((2, 3, 5, 4, 4))
-    torch.library.opcheck(fused.route, (u, W, bias, 2, False, False))
-    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach(), "rba"), None, 1, True, False))
+    torch.library.opcheck(fused.route, (u, W, bias, 2, False, False, 0.0))
+    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach(), "rba"), None, 1, True, False, 1e-8))
 
 
 def test_a_compiled_graph_holds_it_as_one_op(regime):

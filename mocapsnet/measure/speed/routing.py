@@ -22,7 +22,7 @@ from mocapsnet.train.fit import How, pick_device
 from mocapsnet.train.step import compiled, float32_products, make_fabric
 
 BACKENDS = ("reference", "auto", "fused")
-# The median of so many draws: where a coupling is nearly a choice, one draw's error is luck.
+# Errors are medians of so many draws: where a coupling is nearly a choice, one draw's error is luck.
 DRAWS = 5
 
 
@@ -68,30 +68,33 @@ def errors_of(
     """Each backend's errors of v and of the worst gradient, and the largest ratio to the reference's."""
     _, I, _, D = layers["reference"].W.shape  # noqa: E741
     exact = copy.deepcopy(layers["reference"]).double()
+    start = {name: x.clone() for name, x in exact.state_dict().items()}
     drawn: dict[str, list[Any]] = {name: [] for name in layers}
+    sizes = []
     for seed in range(DRAWS):
         generator = torch.Generator().manual_seed(seed)
         u = squash(torch.randn(min(batch, CHECKED), I, D, generator=generator)).to(exact.W.device)
-        truth = results(exact, u.double(), None)
-        size = np.array([float(part.norm()) for part in truth])
-        away = {
-            name: np.array(
-                [
-                    float((x.double() - y).norm())
-                    for x, y in zip(results(layer, u, fabric), truth, strict=True)
-                ]
-            )
-            for name, layer in layers.items()
+        # Weights that begin alike would all be rounded alike, in every draw.
+        weights = {
+            name: x + 0.1 * torch.randn(x.shape, generator=generator).to(x) for name, x in start.items()
         }
-        for name, found in away.items():
-            # Rounding the right result to float32 is nobody's fault.
-            ratio = found / np.maximum(away["reference"], np.maximum(2**-24 * size, 1e-30))
-            drawn[name].append((found / np.maximum(size, 1e-30), ratio))
-    told = {}
-    for name, draws in drawn.items():
-        relative, ratio = (np.median([draw[n] for draw in draws], axis=0) for n in (0, 1))
-        told[name] = (float(relative[0]), float(relative[1:].max()), float(ratio.max()))
-    return told
+        for layer in layers.values():
+            layer.load_state_dict(weights)
+        exact.load_state_dict(layers["reference"].state_dict())
+        truth = results(exact, u.double(), None)
+        sizes.append([float(part.norm()) for part in truth])
+        for name, layer in layers.items():
+            found = zip(results(layer, u, fabric), truth, strict=True)
+            drawn[name].append([float((x.double() - y).norm()) for x, y in found])
+    size = np.median(sizes, axis=0)
+    away = {name: np.median(draws, axis=0) for name, draws in drawn.items()}
+    # Rounding the right result to float32 is nobody's fault.
+    allowed = np.maximum(away["reference"], np.maximum(2**-24 * size, 1e-30))
+    relative = {name: found / np.maximum(size, 1e-30) for name, found in away.items()}
+    return {
+        name: (float(relative[name][0]), float(relative[name][1:].max()), float((found / allowed).max()))
+        for name, found in away.items()
+    }
 
 
 def backends(make: Callable[[str], CapsLayer], u: Tensor) -> dict[str, CapsLayer]:

@@ -15,7 +15,7 @@ import triton.language as tl
 from mocapsnet.ops.rba.kernels import couple, product
 
 FLOOR = tl.constexpr(1e-4)
-LOG_2PI = tl.constexpr(1.8378770664093453)
+TWO_PI = tl.constexpr(6.283185307179586)
 
 
 @triton.jit
@@ -33,10 +33,9 @@ def log(x):
 
 @triton.jit
 def activate(spread, m, S, beta_a, beta_u, lam, e, E):
-    """z = λ (β_a - cost · Σ_i r_ij) of spread [J,E], with Σ_h log σ², that cost, and that sum, each [J]."""
-    logs = tl.sum(tl.where(e < E, log(spread + FLOOR), 0.0), 1)
-    cost, mass = E * beta_u + logs, S * tl.exp(m)
-    return lam * (beta_a - cost * mass), logs, cost, mass
+    """z = λ (β_a - cost · Σ_i r_ij) of spread [J,E], with that cost and that sum, each [J]."""
+    cost, mass = E * beta_u + tl.sum(tl.where(e < E, log(spread + FLOOR), 0.0), 1), S * tl.exp(m)
+    return lam * (beta_a - cost * mass), cost, mass
 
 
 @triton.jit
@@ -46,9 +45,13 @@ def sigmoid(z):
 
 
 @triton.jit
-def summit(z, logs, E):
-    """log a_j N(μ_j; μ_j, σ²_j), the logit of a vote that is the mean; log a_j is the log of sigmoid(z)."""
-    return tl.minimum(z, 0.0) - log(1 + tl.exp(-tl.abs(z))) - 0.5 * (logs + E * LOG_2PI)
+def summit(z, spread, e, E):
+    """log a_j N(μ_j; μ_j, σ²_j), the logit of a vote that is the mean; log a_j is the log of sigmoid(z).
+
+    Its rounding moves every R_ij of a j alike: 2π is within the logarithms, which keeps their sum small.
+    """
+    logs = tl.sum(tl.where(e < E, log((spread + FLOOR) * TWO_PI), 0.0), 1)
+    return tl.minimum(z, 0.0) - log(1 + tl.exp(-tl.abs(z))) - 0.5 * logs
 
 
 @triton.jit
@@ -74,7 +77,7 @@ def weigh(dlog_a, dvar, spread, m, S, beta_a, beta_u, lam, e, E):
     level_j is what every share of capsule j pulls, wherever its vote is: the gradient of log Σ_i r_ij, less
     what the softmax over i takes away.
     """
-    z, _, cost, mass = activate(spread, m, S, beta_a, beta_u, lam, e, E)
+    z, cost, mass = activate(spread, m, S, beta_a, beta_u, lam, e, E)
     dz = lam * dlog_a * sigmoid(-z)
     dvar -= (dz * mass)[:, None] / (spread + FLOOR)
     return dvar, -dz * cost * mass - tl.sum(dvar * spread, 1), dz, -E * dz * mass
@@ -178,8 +181,8 @@ def image_forward(
         mean = tl.sum(share * votes, 0)
         away = votes - mean[None, :, :]
         width = tl.sum(share * away * away, 0)
-        z, logs = activate(width, m, S, cost_a, cost_u, temperature(t, LAM), e, E)[:2]
-        peak = summit(z, logs, E)
+        z = activate(width, m, S, cost_a, cost_u, temperature(t, LAM), e, E)[0]
+        peak = summit(z, width, e, E)
         tl.store(mu + at, mean, real)
         tl.store(spread + at, width, real)
         tl.store(row, m, j < J)

@@ -204,13 +204,13 @@ def finish(
         around = tl.sum(share * (width_k + away * away), 0)
         mean, width, m, S = join(mean, width, m, S, middle, around, top, S_k)
     m, S = tl.reshape(m, [NB]), tl.reshape(S, [NB])
-    z, logs = activate(width, m, S, optional(beta_a, j, j < J), optional(beta_u, j, j < J), lam, e, E)[:2]
+    z = activate(width, m, S, optional(beta_a, j, j < J), optional(beta_u, j, j < J), lam, e, E)[0]
     tl.store(mu + at, mean, real)
     tl.store(spread + at, width, real)
     row = sums + j * B + b
     tl.store(row, m, b < B)
     tl.store(row + J * B, S, b < B)
-    tl.store(row + 2 * J * B, summit(z, logs, E), b < B)
+    tl.store(row + 2 * J * B, summit(z, width, e, E), b < B)
     if LAST:
         unit = direction(mean + optional(bias, j * E + e, real))[0]
         tl.store(v + (b[:, None] * J + j) * E + e, unit * sigmoid(z)[:, None], real)

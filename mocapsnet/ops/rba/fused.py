@@ -21,11 +21,15 @@ def rba(
     bias: Tensor | None = None,
     iterations: int = 3,
     leaky: bool = False,
+    epsilon: float = 0.0,
 ) -> Tensor:
-    """What reference.rba gives for gradient="last": capsules v [B,J,E]."""
+    """What reference.rba gives for gradient="last": capsules v [B,J,E].
+
+    An epsilon multiplies every squash by n / (n + epsilon), n the length of what is squashed.
+    """
     # Triton's interpreter has no bfloat16 to trust.
     rounded = u.is_cuda and order.autocasting("cuda")
-    v: Tensor = route(u, W, bias, iterations, leaky, rounded)[0]
+    v: Tensor = route(u, W, bias, iterations, leaky, rounded, epsilon)[0]
     return v.to(order.output_dtype(u, W))
 
 
@@ -40,7 +44,13 @@ def gradients(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("mocapsnet::rba", mutates_args=())
 def route(
-    u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool
+    u: Tensor,
+    W: Tensor,
+    bias: Tensor | None,
+    iterations: int,
+    leaky: bool,
+    rounded: bool,
+    epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """v, s with its bias, and the sum of all v before the last, each [B,J,E]; with tiles, c [I,J,B]."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
@@ -53,7 +63,8 @@ def route(
     if one_image(I, J, E):
         kernels.image_forward[(B,)](
             u, W, offset, v, s, so_far, I, E, J, *u.stride(), *W.stride(), share,
-            D=D, IP=power(I), **sizes, ITERATIONS=iterations, LEAKY=leaky, BIASED=biased, num_warps=8,
+            D=D, IP=power(I), **sizes, ITERATIONS=iterations, LEAKY=leaky, BIASED=biased, EPS=epsilon,
+            num_warps=8,
         )  # fmt: skip
         return v, s, so_far, u.new_empty(0)
     u, W = u.contiguous(), matrices(W)
@@ -74,7 +85,7 @@ def route(
             )  # fmt: skip
         kernels.finish[(B,)](
             parts if n else first, offset, so_far, s, v, B, J * E, E, count if n else 1, 1.0 if n else share,
-            EP=sizes["EP"], JP=sizes["JP"], PB=max(1, 8192 // columns), BIASED=biased, LAST=last,
+            EP=sizes["EP"], JP=sizes["JP"], PB=max(1, 8192 // columns), BIASED=biased, LAST=last, EPS=epsilon,
         )  # fmt: skip
     if iterations == 1:
         c.fill_(share)
@@ -104,7 +115,15 @@ def tile_sizes(D: int, E: int, J: int) -> dict[str, int]:
 
 @torch.library.custom_op("mocapsnet::rba_backward", mutates_args=())
 def unroute(
-    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, c: Tensor, leaky: bool, rounded: bool
+    dv: Tensor,
+    u: Tensor,
+    W: Tensor,
+    s: Tensor,
+    so_far: Tensor,
+    c: Tensor,
+    leaky: bool,
+    rounded: bool,
+    epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of u, W and the bias through the last iteration, its coupling held constant."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
@@ -116,12 +135,12 @@ def unroute(
         c = u.new_empty((I, B, J), dtype=torch.float32)
         kernels.image_backward[(B,)](
             dv, u, W, s, so_far, c, ds, du, B, I, E, J, *u.stride(), *W.stride(), *dv.stride(),
-            D=D, IP=power(I), **sizes, LEAKY=leaky, num_warps=8,
+            D=D, IP=power(I), **sizes, LEAKY=leaky, EPS=epsilon, num_warps=8,
         )  # fmt: skip
         dbias = dW.new_empty((J, E))
         weight_gradients(u[None], dW[None], dbias[None], c, ds, rounded)
         return du, dW, dbias
-    kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes)
+    kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes, EPS=epsilon)
     dbias, ds = ds.sum(0), ds.to(c.dtype)
     W, padded = matrices(W).to(c.dtype), tile_sizes(D, E, J)
     images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))
@@ -147,7 +166,13 @@ def weight_gradients(u: Tensor, dW: Tensor, dbias: Tensor, c: Tensor, ds: Tensor
 
 @route.register_fake
 def _(
-    u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool
+    u: Tensor,
+    W: Tensor,
+    bias: Tensor | None,
+    iterations: int,
+    leaky: bool,
+    rounded: bool,
+    epsilon: float,
 ) -> tuple[Tensor, ...]:
     (B, _, _), (J, _, E, _) = u.shape, W.shape
     v, s, so_far = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(3))
@@ -155,15 +180,13 @@ def _(
 
 
 @unroute.register_fake
-def _(
-    dv: Tensor, u: Tensor, W: Tensor, s: Tensor, so_far: Tensor, c: Tensor, leaky: bool, rounded: bool
-) -> tuple[Tensor, ...]:
+def _(dv: Tensor, u: Tensor, W: Tensor, *_: Any) -> tuple[Tensor, ...]:
     return *gradients(u, W), W.new_empty((W.shape[0], W.shape[2]), dtype=torch.float32)
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """u, W and two sums are all that the way back needs."""
-    u, W, bias, _, ctx.leaky, ctx.rounded = inputs
+    u, W, bias, _, *ctx.options = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(u, W, *output[1:])
     ctx.set_materialize_grads(False)
@@ -173,9 +196,9 @@ def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]
     """Gradients in the dtypes of what they belong to."""
     u, W, s, so_far, c = ctx.saved_tensors
     if dv is None:
-        return (None,) * 6
-    du, dW, dbias = unroute(dv, u, W, s, so_far, c, ctx.leaky, ctx.rounded)
-    return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and dbias.to(ctx.bias_dtype), None, None, None
+        return (None,) * 7
+    du, dW, dbias = unroute(dv, u, W, s, so_far, c, *ctx.options)
+    return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and dbias.to(ctx.bias_dtype), *[None] * 4
 
 
 route.register_autograd(backward, setup_context=keep)

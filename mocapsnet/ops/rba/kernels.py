@@ -45,19 +45,25 @@ def product(x, y, PRECISION: tl.constexpr, start=None):
 
 
 @triton.jit
-def squash(s, AXIS: tl.constexpr):
-    """s · ‖s‖ / (1 + ‖s‖²)."""
+def squash(s, AXIS: tl.constexpr, EPS: tl.constexpr = 0.0):
+    """s · n / (1 + n²) with n = ‖s‖; times n / (n + EPS) where there is such an EPS."""
     square = tl.sum(s * s, AXIS, keep_dims=True) + 1e-20
-    return s * (tl.sqrt_rn(square) / (1 + square))
+    n = tl.sqrt_rn(square)
+    return s * (n / (1 + square)) if EPS == 0 else s * (square / ((1 + square) * (n + EPS)))
 
 
 @triton.jit
-def unsquash(s, dv, AXIS: tl.constexpr):
-    """The gradient of s from that of squash(s): g dv + (g'/n) s (s · dv), with n = ‖s‖, g = n / (1 + n²)."""
+def unsquash(s, dv, AXIS: tl.constexpr, EPS: tl.constexpr = 0.0):
+    """The gradient of s from that of squash(s) = g s: g dv + (g'/n) s (s · dv)."""
     square = tl.sum(s * s, AXIS, keep_dims=True) + 1e-20
     n = tl.sqrt_rn(square)
     along = tl.sum(s * dv, AXIS, keep_dims=True)
-    return dv * (n / (1 + square)) + s * (along * (1 - square) / (n * (1 + square) * (1 + square)))
+    if EPS == 0:
+        g, slope = n / (1 + square), (1 - square) / (n * (1 + square) * (1 + square))
+    else:
+        h = 1 / ((1 + square) * (n + EPS))
+        g, slope = square * h, h * (2 / (1 + square) - n / (n + EPS))
+    return dv * g + s * (along * slope)
 
 
 @triton.jit
@@ -73,12 +79,14 @@ def all_votes(u, W, i, e, j, I, E, J, ui, ud, wj, wi, we, wd, D: tl.constexpr): 
 
 
 @triton.jit
-def agree(votes, offset, j, J, share, ITERATIONS: tl.constexpr, LEAKY: tl.constexpr):
+def agree(
+    votes, offset, j, J, share, ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, EPS: tl.constexpr = 0.0
+):  # fmt: skip
     """The routing of one image's votes [I,E,J]: s with its offset, and the sum of all v before the last."""
     s = share * tl.sum(votes, 0) + offset
     so_far = tl.zeros_like(s)
     for _ in tl.static_range(ITERATIONS - 1):
-        so_far += squash(s, 0)
+        so_far += squash(s, 0, EPS)
         c, _, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j < J, LEAKY)
         s = tl.sum(votes * c[:, None, :], 0) + offset
     return s, so_far
@@ -89,7 +97,7 @@ def image_forward(
     u, W, bias, v, s, so_far,
     I, E, J, ub, ui, ud, wj, wi, we, wd, share,  # noqa: E741
     D: tl.constexpr, IP: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr,
-    ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, BIASED: tl.constexpr,
+    ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, BIASED: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     """Few input capsules: route one image."""
     n = tl.program_id(0).to(tl.int64)
@@ -114,9 +122,9 @@ def image_forward(
     e, j = e[:, None], j[None, :]
     real = (e < E) & (j < J)
     offset = tl.load(bias + j * E + e, real, 0.0).to(tl.float32) if BIASED else tl.zeros([EP, JP], tl.float32)
-    total, sums = agree(votes, offset, j, J, share, ITERATIONS, LEAKY)
+    total, sums = agree(votes, offset, j, J, share, ITERATIONS, LEAKY, EPS)
     at = n * J * E + j * E + e
-    tl.store(v + at, squash(total, 0), real)
+    tl.store(v + at, squash(total, 0, EPS), real)
     tl.store(s + at, total, real)
     tl.store(so_far + at, sums, real)
 
@@ -137,6 +145,7 @@ def image_backward(
     dv, u, W, s, so_far, c, ds, du,
     B, I, E, J, ub, ui, ud, wj, wi, we, wd, vb, vj, ve,  # noqa: E741
     D: tl.constexpr, IP: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, LEAKY: tl.constexpr,
+    EPS: tl.constexpr,
 ):  # fmt: skip
     """Few input capsules: ∂u of one image; its coupling c [I,B,J] and ds [B,E,J] are left for ∂W."""
     n = tl.program_id(0).to(tl.int64)
@@ -162,7 +171,7 @@ def image_backward(
     sums = tl.load(so_far + at, real, 0.0)
     coupling, _, _ = couple(tl.sum(votes * sums[None, :, :], 1), j[None, :] < J, LEAKY)
     pulled = tl.load(dv + n * vb + j[None, :] * vj + e[:, None] * ve, real, 0.0).to(tl.float32)
-    pulled = unsquash(tl.load(s + at, real, 0.0), pulled, 0)
+    pulled = unsquash(tl.load(s + at, real, 0.0), pulled, 0, EPS)
     tl.store(ds + n * E * J + e[:, None] * J + j[None, :], pulled, real)
     tl.store(c + (i[:, None] * B + n) * J + j[None, :], coupling, (i[:, None] < I) & (j[None, :] < J))
     pull(W, coupling, pulled, du + n * I * D, i, e, j, I, E, J, wj, wi, we, wd, D)
@@ -243,6 +252,7 @@ def finish(
     parts, bias, so_far, s, v,
     B, size, E, count, share,
     JP: tl.constexpr, EP: tl.constexpr, PB: tl.constexpr, BIASED: tl.constexpr, LAST: tl.constexpr,
+    EPS: tl.constexpr,
 ):  # fmt: skip
     """The parts of one image's s [J,E] added up and squashed: v at the last, else one more in so_far."""
     n = tl.program_id(0).to(tl.int64)
@@ -259,21 +269,21 @@ def finish(
         total += tl.load(bias + at, real, 0.0).to(tl.float32)
     if LAST:
         tl.store(s + n * size + at, total, real)
-        tl.store(v + n * size + at, squash(total, 1), real)
+        tl.store(v + n * size + at, squash(total, 1, EPS), real)
     else:
         sums = tl.load(so_far + n * size + at, real, 0.0)
-        tl.store(so_far + n * size + at, sums + squash(total, 1), real)
+        tl.store(so_far + n * size + at, sums + squash(total, 1, EPS), real)
 
 
 @triton.jit
-def pull_squash(dv, s, ds, size, E, vb, vj, ve, JP: tl.constexpr, EP: tl.constexpr):
+def pull_squash(dv, s, ds, size, E, vb, vj, ve, JP: tl.constexpr, EP: tl.constexpr, EPS: tl.constexpr):
     """ds [J,E] of one image from dv."""
     n = tl.program_id(0).to(tl.int64)
     j, e = tl.arange(0, JP)[:, None], tl.arange(0, EP)[None, :]
     at = j * E + e
     real = (at < size) & (e < E)
     pulled = tl.load(dv + n * vb + j * vj + e * ve, real, 0.0).to(tl.float32)
-    tl.store(ds + n * size + at, unsquash(tl.load(s + n * size + at, real, 0.0), pulled, 1), real)
+    tl.store(ds + n * size + at, unsquash(tl.load(s + n * size + at, real, 0.0), pulled, 1, EPS), real)
 
 
 @triton.jit
