@@ -19,7 +19,7 @@ from mocapsnet.measure.settings import READS, BenchSettings
 from mocapsnet.measure.speed import epoch, inference, naive, networks, routing, step
 from mocapsnet.measure.speed.networks import against_naive, build, random_split
 from mocapsnet.nn.network import NETWORKS
-from mocapsnet.nn.routing import ROUTINGS
+from mocapsnet.nn.routing import ROUTINGS, CapsLayer
 
 SIZES = {"batch": 3, "capsules": 3, "capsule_dim": 4, "channels": 8, "dataset": "mnist6k", "device": "cpu"}
 SMALL = BenchSettings(depths=[1, 2], repeats=2, **SIZES)
@@ -134,6 +134,17 @@ def test_routing_has_a_row_for_every_implementation_that_runs(settings):
         assert 0 < row.error_ratio <= 2
         if row.backend == "reference":
             assert row.over_reference == 1
+
+
+def test_a_routing_that_torch_cannot_compile_is_timed_as_it_is(settings, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no such pass")
+
+    plain = torch.nn.Module.compile
+    monkeypatch.setattr(CapsLayer, "compile", lambda self, **_: plain(self, backend=broken))
+    rows = routing.bench_routing(replace(settings, depths=None, repeats=1, compile=True))
+    assert {row.note for row in rows} == {"not compiled: torch cannot"}
+    assert all(ordered(row, "forward_backward_seconds") for row in rows)
 
 
 def test_epochs_are_those_of_training(settings, tmp_path):

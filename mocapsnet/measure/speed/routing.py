@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
 
 from mocapsnet.errors import CannotRun
 from mocapsnet.measure.report import how
@@ -112,10 +113,28 @@ def backends(make: Callable[[str], CapsLayer], u: Tensor) -> dict[str, CapsLayer
     return layers
 
 
-def functions_of(layer: CapsLayer, u: Tensor, how: How, stack: ExitStack) -> dict[str, Callable[[], Any]]:
-    """Forward alone, and forward and backward, warm."""
+def functions_of(
+    layer: CapsLayer, u: Tensor, how: How, stack: ExitStack
+) -> tuple[dict[str, Callable[[], Any]], str]:
+    """Forward alone, and forward and backward, warm, as long as the stack is open; and what is to be noted.
+
+    What torch.compile fails at is timed as it is, and noted.
+    """
+    with ExitStack() as own:
+        own.enter_context(compiled(layer, how.compile))
+        try:
+            found = attempt(partial(warm_functions, layer, u, how))
+        except BackendCompilerFailed:
+            own.close()
+            parts, note = functions_of(layer, u, how._replace(compile=False), stack)
+            return parts, note or "not compiled: torch cannot"
+        stack.push(own.pop_all())
+    return (found, "") if found else ({}, "out of memory")
+
+
+def warm_functions(layer: CapsLayer, u: Tensor, how: How) -> dict[str, Callable[[], Any]]:
+    """The two functions, warm."""
     fabric = make_fabric(u.device, how.precision)
-    stack.enter_context(compiled(layer, how.compile))
     leaf = u.detach().requires_grad_()
 
     @torch.no_grad()
@@ -158,13 +177,11 @@ def measure(
     with ExitStack() as stack:
         if how.compile:
             torch.compiler.reset()
-        made = {
-            backend: attempt(partial(functions_of, layer, u, how, stack)) for backend, layer in layers.items()
-        }
-        timed = {(name, part): run for name, parts in made.items() for part, run in (parts or {}).items()}
+        made = {backend: functions_of(layer, u, how, stack) for backend, layer in layers.items()}
+        timed = {(name, part): run for name, (parts, _) in made.items() for part, run in parts.items()}
         times = in_turn(timed, device, settings.repeats, advance)
     rows = []
-    for backend, parts in made.items():
+    for backend, (_, note) in made.items():
         both = times.get((backend, "forward_backward"))
         rows.append(
             RoutingRow(
@@ -176,7 +193,7 @@ def measure(
                 *cells(both),
                 over(both, times.get(("reference", "forward_backward"))),
                 *errors[backend],
-                "" if parts else "out of memory",
+                note,
             )
         )
     return rows
