@@ -140,6 +140,7 @@ TABLES = {
     ("docs/performance.md", "routing-cpu"): partial(speed, "routing", "cpu"),
     ("docs/performance.md", "step-gpu"): partial(speed, "step", "nvidia"),
     ("docs/performance.md", "inference-gpu"): partial(speed, "inference", "nvidia"),
+    ("docs/performance.md", "routing-gpu"): partial(speed, "routing", "nvidia"),
     ("docs/performance.md", "kernels-gpu"): kernels,
     ("docs/explore.md", "explore-speed"): explore_speed,
 }

@@ -87,12 +87,26 @@ class Step:
         if not self.waits:
             self.remember(indices, offsets, number)
         try:
-            return self.compute(indices, offsets, number)
+            try:
+                return self.compute(indices, offsets, number)
+            except RuntimeError as error:
+                if not cannot_compile(error):
+                    raise
+                self.uncompile(error)
+                return self.compute(indices, offsets, number)
         except NotFinite:
             # What a GPU answers late belongs to an earlier step.
             if not self.waits:
                 self.check()
             raise
+
+    def uncompile(self, error: RuntimeError) -> None:
+        """Go on as written where torch.compile fails, which it does before any update, and say why."""
+        print(f"not compiled: {str(error).strip().splitlines()[0]}")
+        for module in self.model.modules():
+            module._compiled_call_impl = None
+        vars(self).pop("batch", None)
+        self.loss = self.objective
 
     def remember(self, indices: Tensor, offsets: Tensor, number: int) -> None:
         """Tell the device which step this is, and keep what check() may have to compute again."""
@@ -257,6 +271,14 @@ def in_fast_order(model: nn.Module, device: torch.device) -> None:
             module.W.data = laid_out(module.W.data, module.routing)
         elif isinstance(module, CapsLayer) and module.routing.endswith("rba") and module.backend == "auto":
             module.W.data = as_matrices(module.W.data)
+
+
+def cannot_compile(error: RuntimeError) -> bool:
+    """Whether torch.compile failed at something."""
+    # It takes seconds to import: only what fails waits for it.
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    return isinstance(error, BackendCompilerFailed)
 
 
 @contextmanager

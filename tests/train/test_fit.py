@@ -123,6 +123,21 @@ def test_every_routing_and_trunk_learns(digits, network, routing):
     assert max(losses) < 1.05 * losses[0]
 
 
+def test_what_torch_cannot_compile_runs_as_written_and_says_why(digits, tmp_path, monkeypatch, capsys):
+    def broken(*_):
+        raise RuntimeError("no such pass")
+
+    plain, found = torch.compile, {}
+    monkeypatch.setattr(torch, "compile", lambda function, **_: plain(function, backend=broken))
+    for compile in (True, False):
+        options = {"epochs": 1, "batch": 25, "device": "cpu", "compile": compile}
+        run = mc.fit(small_network(), digits, **options, output=tmp_path / str(compile))
+        with (run.folder / "metrics.csv").open(newline="") as file:
+            found[compile] = [(row["train_loss"], row["test_accuracy"]) for row in csv.DictReader(file)]
+    assert found[True] == found[False]
+    assert "not compiled: backend='broken' raised" in capsys.readouterr().out
+
+
 def test_a_weight_of_zero_leaves_the_decoder_as_it_was(digits, tmp_path):
     model = small_network()
     before = model.decoder.layers[0].weight.detach().clone()

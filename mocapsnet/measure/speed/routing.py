@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
-from torch._dynamo.exc import BackendCompilerFailed
 
 from mocapsnet.errors import CannotRun
 from mocapsnet.measure.report import how
@@ -20,7 +19,7 @@ from mocapsnet.measure.timing import agree, attempt, cells, in_turn, progress, s
 from mocapsnet.nn.routing import ROUTINGS, CapsLayer
 from mocapsnet.ops import squash
 from mocapsnet.train.fit import How, pick_device
-from mocapsnet.train.step import compiled, float32_products, make_fabric
+from mocapsnet.train.step import cannot_compile, compiled, float32_products, in_fast_order, make_fabric
 
 BACKENDS = ("reference", "auto", "fused")
 # Errors are medians of so many draws: where a coupling is nearly a choice, one draw's error is luck.
@@ -99,12 +98,13 @@ def errors_of(
 
 
 def backends(make: Callable[[str], CapsLayer], u: Tensor) -> dict[str, CapsLayer]:
-    """The layer in every implementation that can run on u, all with the same weights."""
+    """The layer in every implementation that can run on u, with the same weights, laid out as for a step."""
     layers: dict[str, CapsLayer] = {}
     for backend in BACKENDS:
         torch.manual_seed(0)
         try:
             layer = make(backend).to(u.device)
+            in_fast_order(layer, u.device)
             with torch.no_grad():
                 layer(u[:1])
         except CannotRun:
@@ -124,7 +124,9 @@ def functions_of(
         own.enter_context(compiled(layer, how.compile))
         try:
             found = attempt(partial(warm_functions, layer, u, how))
-        except BackendCompilerFailed:
+        except RuntimeError as error:
+            if not cannot_compile(error):
+                raise
             own.close()
             parts, note = functions_of(layer, u, how._replace(compile=False), stack)
             return parts, note or "not compiled: torch cannot"
