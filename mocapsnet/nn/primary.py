@@ -35,10 +35,9 @@ class PrimaryCapsules(nn.Module):
 def convolve(features: Tensor, conv: nn.Conv2d) -> Tensor:
     """The convolution, by a program of our own where that is faster: autocast's bfloat16 on a GPU."""
     if features.is_cuda and torch.is_autocast_enabled("cuda"):
-        dtype = torch.get_autocast_dtype("cuda")
-        x, w, bias = features.to(dtype), conv.weight.to(dtype), conv.bias
+        x = features.to(torch.get_autocast_dtype("cuda"))
         if (programs := convolution(x, conv.out_channels)) is not None:
-            maps: Tensor = programs.conv(x, w, None if bias is None else bias.to(dtype), STRIDE)
+            maps: Tensor = programs.conv(x, conv.weight, conv.bias, STRIDE)
             return maps
     return conv(features)
 

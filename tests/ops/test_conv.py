@@ -64,7 +64,41 @@ def test_it_writes_every_number(monkeypatch):
     assert not dx[..., -1].any()
 
 
-def test_torch_knows_the_op():
-    x, w = torch.randn(2, 16, 5, 5, device=DEVICE), torch.randn(16, 16, 3, 3, device=DEVICE)
+def mixed(biased=True):
+    """x in float16, as Triton's interpreter has no bfloat16 to trust; w and a bias in float32."""
+    x, w = torch.randn(3, 16, 9, 9).half(), torch.randn(32, 16, 3, 3)
+    given = [x, w, torch.randn(32)] if biased else [x, w]
+    return [leaf.to(DEVICE).requires_grad_() for leaf in given]
+
+
+def everything(op, leaves):
+    """y and all gradients."""
+    y = op(*leaves, *[None] * (3 - len(leaves)), 2)
+    weights = torch.linspace(-1, 2, y.numel()).half().view(y.shape).to(y)
+    return [y, *torch.autograd.grad(y, leaves, weights)]
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_weights_are_rounded_to_what_x_is_and_their_gradients_are_not(biased):
+    leaves = mixed(biased)
+    found = everything(fused.conv, leaves)
+    assert [part.dtype for part in found] == [torch.float16, *(leaf.dtype for leaf in leaves)]
+    x, w, *bias = (leaf.detach() for leaf in leaves)
+    truth = everything(F.conv2d, [leaf.double().requires_grad_() for leaf in (x, w.half(), *bias)])
+    for one, other in zip(found, truth, strict=True):
+        assert (one - other).norm() < (1e-6 if one.dtype == torch.float32 else 1e-3) * other.norm()
+
+
+def test_a_compiled_graph_holds_it_as_one_op():
+    leaves = mixed()
+    compiled = torch.compile(fused.conv, backend="aot_eager", fullgraph=True)
+    assert all(map(torch.equal, everything(compiled, leaves), everything(fused.conv, leaves)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_torch_knows_the_op(dtype):
+    x, w = torch.randn(2, 16, 5, 5, device=DEVICE, dtype=dtype), torch.randn(16, 16, 3, 3, device=DEVICE)
     inputs = (x.requires_grad_(), w.requires_grad_(), torch.randn(16, device=DEVICE), 2)
-    torch.library.opcheck(fused.conv, inputs)
+    torch.library.opcheck(fused.conv_forward, inputs)
+    y, copy = (out.detach() for out in fused.conv_forward(*inputs))
+    torch.library.opcheck(fused.conv_weights, (torch.randn_like(y), x.detach(), copy, 2, torch.float32))

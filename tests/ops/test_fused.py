@@ -123,6 +123,20 @@ def test_torch_knows_the_op(regime):
     u, W, bias = leaves((2, 3, 5, 4, 4))
     torch.library.opcheck(fused.route, (u, W, bias, 2, False, False, 0.0))
     torch.library.opcheck(fused.route, (u, order.laid_out(W.detach(), "rba"), None, 1, True, False, 1e-8))
+    # Triton's interpreter rounds wrongly, but always alike.
+    torch.library.opcheck(fused.route, (u, W, bias, 1, False, True, 0.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_w_that_tiles_round_is_kept_for_the_way_back(dtype, monkeypatch):
+    monkeypatch.setattr(order, "IMAGE_VOTES", 0)
+    u, W, bias = (x.detach() for x in leaves((2, 3, 5, 4, 4)))
+    W = W.to(dtype)
+    v, *kept = fused.route(u, W, bias, 1, False, True, 0.0)
+    assert torch.equal(kept[-1], fused.matrices(W).bfloat16())
+    found, again = (fused.unroute(v, u, w, *kept, False, True, 0.0) for w in (W, W * torch.nan))
+    assert all(map(torch.equal, found, again))
+    assert not fused.route(u, W, bias, 1, False, False, 0.0)[-1].numel()
 
 
 def test_a_compiled_graph_holds_it_as_one_op(regime):

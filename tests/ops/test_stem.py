@@ -40,11 +40,27 @@ def test_the_stem_is_relu_of_torchs_convolution(shape, last):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+def test_a_compiled_graph_holds_it_whole():
+    images, w = torch.randn(2, 3, 6, 6, device=DEVICE), torch.randn(16, 3, 3, 3, device=DEVICE)
+    w = w.contiguous(memory_format=torch.channels_last)
+    leaves = [leaf.requires_grad_() for leaf in (w, torch.randn(16, device=DEVICE))]
+    compiled = torch.compile(fused.stem, backend="aot_eager", fullgraph=True)
+    found, expected = (
+        [x, *torch.autograd.grad(x.square().sum(), leaves)]
+        for x in (op(images, *leaves, torch.float32) for op in (compiled, fused.stem))
+    )
+    assert all(map(torch.equal, found, expected))
+    # As w lies in memory: whoever adds it up copies nothing.
+    assert found[1].stride() == expected[1].stride() == w.stride()
+
+
 def test_torch_knows_the_stem():
     images, w = torch.randn(2, 1, 6, 6, device=DEVICE), torch.randn(16, 1, 3, 3, device=DEVICE)
-    inputs = (images, w.requires_grad_(), torch.randn(16, device=DEVICE, requires_grad=True), torch.float32)
-    torch.library.opcheck(fused.stem, inputs)
-    x = fused.stem(*inputs).detach()
+    bias = torch.randn(16, device=DEVICE)
+    matrix = fused.matrix(w, bias, torch.float32)
+    inputs = images, w.requires_grad_(), bias.requires_grad_(), matrix
+    torch.library.opcheck(fused.stem_forward, inputs)
+    x = fused.stem_forward(*inputs).detach()
     torch.library.opcheck(fused.stem_backward, (torch.randn_like(x), images, x, w.detach()))
 
 

@@ -23,23 +23,32 @@ def suits(x: Tensor, channels: int) -> bool:
     return x.dtype == torch.bfloat16 and whole and len(x) >= TILE["BB"] // 2
 
 
-@torch.library.custom_op("mocapsnet::conv", mutates_args=())
 def conv(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> Tensor:
-    """x [B,C,H,W], w [N,C,K,K] and bias [N] -> y [B,N,H',W'], in the dtype of x."""
-    y = room(x, w, stride)
+    """x [B,C,H,W], w [N,C,K,K] and bias [N] -> y [B,N,H',W'], in the dtype of x.
+
+    w is rounded to it; the gradients of w and of the bias are not.
+    """
+    y: Tensor = conv_forward(x, w, bias, stride)[0]
+    return y
+
+
+@torch.library.custom_op("mocapsnet::conv", mutates_args=())
+def conv_forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> tuple[Tensor, Tensor]:
+    """y, and a copy of w in the dtype of x: the way back reads it too."""
+    y, w = room(x, w, stride), w.to(x.dtype, copy=True, memory_format=LAST)
     (B, CI, *_), CO, rows = x.shape, len(w), y[:, 0].numel()
-    given = x.contiguous(memory_format=LAST), w.contiguous(memory_format=LAST)
+    given = x.contiguous(memory_format=LAST), w
     offset = w.new_zeros(CO) if bias is None else bias.contiguous()
     tiles = -(-B // TILE["BB"]) * (CO // TILE["BN"]) * (rows // max(B, 1))
     size, parts = shared(w[0, 0].numel() * (CI // TILE["BK"]), tiles, PROGRAMS)
     how = {**sizes(x, w, y, stride), **TILE, "PRECISION": precision(x)}
     if parts == 1:
         kernels.outputs[(tiles,)](*given, offset, y, B, 1, size, **how, WHOLE=True)
-        return y
+        return y, w
     some = x.new_empty((parts, rows, CO), dtype=torch.float32)
     kernels.outputs[(tiles * parts,)](*given, offset, some, B, parts, size, **how, WHOLE=False)
     kernels.join[(-(-y.numel() // JOINED),)](some, offset, y, parts, y.numel(), CO=CO, N=JOINED)
-    return y
+    return y, w
 
 
 def room(x: Tensor, w: Tensor, stride: int) -> Tensor:
@@ -72,8 +81,8 @@ def conv_backward(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
 
 
 @torch.library.custom_op("mocapsnet::conv_weights", mutates_args=())
-def conv_weights(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
-    """∂w from ∂y.
+def conv_weights(dy: Tensor, x: Tensor, w: Tensor, stride: int, dtype: torch.dtype) -> Tensor:
+    """∂w from ∂y, in a dtype of its own.
 
     As many tiles as run at once are whole, again and again; those that are left are shared by all programs.
     """
@@ -82,7 +91,7 @@ def conv_weights(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
     tiles = a_tap * K * K
     taps = tiles // PROGRAMS * PROGRAMS // a_tap
     whole, rest = taps * a_tap, tiles - taps * a_tap
-    dw = torch.empty_like(w, memory_format=LAST)
+    dw = torch.empty_like(w, dtype=dtype, memory_format=LAST)
     given = dy.contiguous(memory_format=LAST), x.contiguous(memory_format=LAST)
     how = {**sizes(x, w, dy, stride), **WEIGHTS, "PRECISION": precision(x)}
     if whole:
@@ -100,14 +109,14 @@ def conv_weights(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
     return dw
 
 
-@conv.register_fake
-def _(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> Tensor:
-    return room(x, w, stride)
+@conv_forward.register_fake
+def _(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> tuple[Tensor, Tensor]:
+    return room(x, w, stride), torch.empty_like(w, dtype=x.dtype, memory_format=LAST)
 
 
 @conv_weights.register_fake
-def _(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
-    return torch.empty_like(w, memory_format=LAST)
+def _(dy: Tensor, x: Tensor, w: Tensor, stride: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(w, dtype=dtype, memory_format=LAST)
 
 
 @conv_backward.register_fake
@@ -115,20 +124,23 @@ def _(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
     return torch.empty_like(x, memory_format=LAST)
 
 
-def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """x and w."""
+def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """x, and w as it was read."""
     x, w, bias, ctx.stride = inputs
-    ctx.save_for_backward(x, w)
-    ctx.biased = bias is not None
+    ctx.save_for_backward(x, output[1])
+    ctx.dtype, ctx.bias_dtype = w.dtype, None if bias is None else bias.dtype
+    ctx.set_materialize_grads(False)
 
 
-def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradients of x, of w and of the bias."""
+def backward(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    """Gradients in the dtypes of what they belong to."""
     x, w = ctx.saved_tensors
+    if dy is None:
+        return (None,) * 4
     # Once, and where torch.compile sees it: whoever makes ∂y writes it so.
     dy = dy.contiguous(memory_format=LAST)
-    dbias = dy.sum((0, 2, 3), dtype=torch.float32).to(dy.dtype) if ctx.biased else None
-    return conv_backward(dy, x, w, ctx.stride), conv_weights(dy, x, w, ctx.stride), dbias, None
+    dbias = ctx.bias_dtype and dy.sum((0, 2, 3), dtype=torch.float32).to(ctx.bias_dtype)
+    return conv_backward(dy, x, w, ctx.stride), conv_weights(dy, x, w, ctx.stride, ctx.dtype), dbias, None
 
 
-conv.register_autograd(backward, setup_context=keep)
+conv_forward.register_autograd(backward, setup_context=keep)

@@ -51,13 +51,13 @@ def route(
     leaky: bool,
     rounded: bool,
     epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; with tiles, c [I,J,B]."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; and what tiles keep."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, s = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(2))
-    so_far = torch.zeros_like(s)
+    so_far, (c, kept) = torch.zeros_like(s), of_tiles(u, W, rounded)
     if B == 0:
-        return v, s, so_far, u.new_empty(0)
+        return v, s, so_far, c, kept.zero_()
     share, sizes = 1 / (J + leaky), {"EP": power(E), "JP": power(J)}
     offset, biased = (u, False) if bias is None else (bias.contiguous(), True)
     if one_image(I, J, E):
@@ -66,16 +66,16 @@ def route(
             D=D, IP=power(I), **sizes, ITERATIONS=iterations, LEAKY=leaky, BIASED=biased, EPS=epsilon,
             num_warps=8,
         )  # fmt: skip
-        return v, s, so_far, u.new_empty(0)
+        return v, s, so_far, c, kept
     u, W = u.contiguous(), matrices(W)
     tiles, size, sizes = -(-B // IMAGES), -(-I // PARTS), tile_sizes(D, E, J)
     count, columns = -(-I // size), sizes["EP"] * sizes["JP"]
-    parts, c = u.new_empty((count, B, J, E), dtype=torch.float32), coupling(u, J, rounded)
+    parts = u.new_empty((count, B, J, E), dtype=torch.float32)
     # The first coupling is uniform, so that the first sum is one dense product over i and d.
     with order.as_written(u.device.type):
         first = u.view(B, I * D).float() @ W.reshape(I * D, E * J).float()
     first = first.view(B, E, J).mT.contiguous()
-    W = W.to(c.dtype)
+    W = kept.copy_(W) if rounded else W.float()
     for n in range(iterations):
         last = n == iterations - 1
         if n:
@@ -89,7 +89,7 @@ def route(
         )  # fmt: skip
     if iterations == 1:
         c.fill_(share)
-    return v, s, so_far, c
+    return v, s, so_far, c, kept
 
 
 def shared(I: int, tiles: int, programs: int) -> tuple[int, int]:  # noqa: E741
@@ -103,9 +103,13 @@ def matrices(W: Tensor) -> Tensor:
     return W.permute(1, 3, 2, 0).contiguous()
 
 
-def coupling(u: Tensor, J: int, rounded: bool) -> Tensor:
-    """Room for the last coupling c [I,J,B] of many input capsules."""
-    return u.new_empty((u.shape[1], J, len(u)), dtype=torch.bfloat16 if rounded else torch.float32)
+def of_tiles(u: Tensor, W: Tensor, rounded: bool) -> tuple[Tensor, Tensor]:
+    """Room for what tiles keep: the last coupling c [I,J,B] and, where it is rounded, W [I,D,E,J]."""
+    (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    tiles, dtype = not one_image(I, J, E), torch.bfloat16 if rounded else torch.float32
+    shapes = (I, J, B) if tiles else (0,), (I, D, E, J) if tiles and rounded else (0,)
+    c, kept = (u.new_empty(shape, dtype=dtype) for shape in shapes)
+    return c, kept
 
 
 def tile_sizes(D: int, E: int, J: int) -> dict[str, int]:
@@ -121,6 +125,7 @@ def unroute(
     s: Tensor,
     so_far: Tensor,
     c: Tensor,
+    kept: Tensor,
     leaky: bool,
     rounded: bool,
     epsilon: float,
@@ -142,7 +147,7 @@ def unroute(
         return du, dW, dbias
     kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes, EPS=epsilon)
     dbias, ds = ds.sum(0), ds.to(c.dtype)
-    W, padded = matrices(W).to(c.dtype), tile_sizes(D, E, J)
+    W, padded = kept if rounded else matrices(W).float(), tile_sizes(D, E, J)
     images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))
     size, count = shared(I, 1, PROGRAMS)
     kernels.tile_backward[(count,)](
@@ -176,7 +181,7 @@ def _(
 ) -> tuple[Tensor, ...]:
     (B, _, _), (J, _, E, _) = u.shape, W.shape
     v, s, so_far = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(3))
-    return v, s, so_far, u.new_empty(0) if one_image(u.shape[1], J, E) else coupling(u, J, rounded)
+    return v, s, so_far, *of_tiles(u, W, rounded)
 
 
 @unroute.register_fake
@@ -185,7 +190,7 @@ def _(dv: Tensor, u: Tensor, W: Tensor, *_: Any) -> tuple[Tensor, ...]:
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """u, W and two sums are all that the way back needs."""
+    """u, W, two sums and what tiles keep are all that the way back needs."""
     u, W, bias, _, *ctx.options = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(u, W, *output[1:])
@@ -194,10 +199,10 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
 
 def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     """Gradients in the dtypes of what they belong to."""
-    u, W, s, so_far, c = ctx.saved_tensors
+    u, W, *kept = ctx.saved_tensors
     if dv is None:
         return (None,) * 7
-    du, dW, dbias = unroute(dv, u, W, s, so_far, c, *ctx.options)
+    du, dW, dbias = unroute(dv, u, W, *kept, *ctx.options)
     return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and dbias.to(ctx.bias_dtype), *[None] * 4
 
 

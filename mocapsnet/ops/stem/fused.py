@@ -23,33 +23,50 @@ def suits(images: Tensor, w: Tensor, dtype: torch.dtype) -> bool:
     return made_for and not images.requires_grad and 0 < images.numel() < 2**31
 
 
-@torch.library.custom_op("mocapsnet::stem", mutates_args=())
 def stem(images: Tensor, w: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     """relu(conv(images)) in a dtype, channels last, no patch in memory; images have no gradient."""
-    x, sizes = room(images, w, dtype), sizes_of(images, w)
-    matrix = w.new_zeros((sizes["KP"], sizes["CO"]), dtype=dtype)
-    matrix[: sizes["PATCH"]] = w.permute(1, 2, 3, 0).flatten(0, 2)
-    matrix[sizes["PATCH"]] = bias
+    x: Tensor = stem_forward(images, w, bias, matrix(w.detach(), bias.detach(), dtype))
+    return x
+
+
+def matrix(w: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """w and the bias as the program reads them, [KP,CO]: outside of the op, where torch.compile sees it."""
+    (CO, *_), patch = w.shape, w[0].numel()
+    both = w.new_zeros((padded(patch), CO), dtype=dtype)
+    both[:patch] = w.permute(1, 2, 3, 0).flatten(0, 2)
+    both[patch] = bias
+    return both
+
+
+@torch.library.custom_op("mocapsnet::stem", mutates_args=())
+def stem_forward(images: Tensor, w: Tensor, bias: Tensor, matrix: Tensor) -> Tensor:
+    """The same from the matrix alone: w and the bias are there for their gradients."""
+    x = room(images, w, matrix.dtype)
     rows, (ib, *_, ih, iw) = x[:, 0].numel(), images.stride()
     kernels.stem[(-(-rows // FORTH["BM"]),)](
-        images, taps(images, w), matrix, x, rows, ib, ih, iw, **sizes, **FORTH, PRECISION=precision(x)
-    )
+        images, taps(images, w), matrix, x, rows, ib, ih, iw,
+        **sizes_of(images, w), **FORTH, PRECISION=precision(x),
+    )  # fmt: skip
     return x
 
 
 @torch.library.custom_op("mocapsnet::stem_backward", mutates_args=())
-def stem_backward(dx: Tensor, images: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """∂W [N,C,K,K] and ∂bias [N] in float32."""
+def stem_backward(dx: Tensor, images: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    """∂W and ∂bias in float32, in parts [parts,CO,KP] that are yet to be added up."""
     sizes, rows, (ib, *_, ih, iw) = sizes_of(images, w), x[:, 0].numel(), images.stride()
-    blocks = sizes["KP"] // BACK["BN"]
-    steps, parts = shared(-(-rows // BACK["BM"]), blocks, PROGRAMS)
-    dw = x.new_empty((parts, sizes["CO"], sizes["KP"]), dtype=torch.float32)
-    kernels.stem_backward[(parts, blocks)](
+    steps, dw = parts(x, w)
+    kernels.stem_backward[(len(dw), sizes["KP"] // BACK["BN"])](
         images, taps(images, w), x, dx.contiguous(memory_format=LAST), dw, rows, steps * BACK["BM"],
         ib, ih, iw, **sizes, **BACK, PRECISION=precision(x),
     )  # fmt: skip
-    dw, patch = dw.sum(0), sizes["PATCH"]
-    return dw[:, :patch].contiguous().view(w.shape), dw[:, patch].contiguous()
+    return dw
+
+
+def parts(x: Tensor, w: Tensor) -> tuple[int, Tensor]:
+    """How many blocks of places make a part of ∂W and ∂bias, and room for all parts."""
+    columns = padded(w[0].numel())
+    steps, count = shared(-(-x[:, 0].numel() // BACK["BM"]), columns // BACK["BN"], PROGRAMS)
+    return steps, x.new_empty((count, len(w), columns), dtype=torch.float32)
 
 
 def room(images: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
@@ -59,15 +76,19 @@ def room(images: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def sizes_of(images: Tensor, w: Tensor) -> dict[str, int]:
-    """What the programs of the stem know of their sizes; a patch and the bias are padded to whole blocks."""
+    """What the programs of the stem know of their sizes."""
     (CO, _, K, _), (H, W), patch = w.shape, images.shape[2:], w[0].numel()
-    padded = (patch // BACK["BN"] + 1) * BACK["BN"]
-    return {"OH": H - K + 1, "OW": W - K + 1, "CO": CO, "PATCH": patch, "KP": padded}
+    return {"OH": H - K + 1, "OW": W - K + 1, "CO": CO, "PATCH": patch, "KP": padded(patch)}
+
+
+def padded(patch: int) -> int:
+    """The numbers of a patch and a one for the bias, in whole blocks."""
+    return (patch // BACK["BN"] + 1) * BACK["BN"]
 
 
 def taps(images: Tensor, w: Tensor) -> Tensor:
     """How far from its corner each number of a patch of these images lies, padded."""
-    return offsets(*w.shape[1:3], images.stride()[1:], sizes_of(images, w)["KP"], images.device)
+    return offsets(*w.shape[1:3], images.stride()[1:], padded(w[0].numel()), images.device)
 
 
 @cache
@@ -79,14 +100,14 @@ def offsets(C: int, K: int, strides: tuple[int, ...], padded: int, device: torch
     return F.pad(found, (0, padded - len(found))).int().to(device)
 
 
-@stem.register_fake
-def _(images: Tensor, w: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
-    return room(images, w, dtype)
+@stem_forward.register_fake
+def _(images: Tensor, w: Tensor, bias: Tensor, matrix: Tensor) -> Tensor:
+    return room(images, w, matrix.dtype)
 
 
 @stem_backward.register_fake
-def _(dx: Tensor, images: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    return w.new_empty(w.shape, dtype=torch.float32), w.new_empty(len(w), dtype=torch.float32)
+def _(dx: Tensor, images: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    return parts(x, w)[1]
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -96,10 +117,11 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradients of w and of the bias."""
+    """Gradients of w, channels last, and of the bias; torch.compile sees their parts being added up."""
     images, x, w = ctx.saved_tensors
-    dw, dbias = stem_backward(dx, images, x, w)
-    return None, dw.to(w.dtype), dbias.to(w.dtype), None
+    parts, patch = stem_backward(dx, images, x, w), w[0].numel()
+    dw = parts[..., :patch].unflatten(-1, w.shape[1:]).movedim(2, -1).sum(0).movedim(-1, 1)
+    return None, dw.to(w.dtype), parts[..., patch].sum(0).to(w.dtype), None
 
 
-stem.register_autograd(backward, setup_context=keep)
+stem_forward.register_autograd(backward, setup_context=keep)
