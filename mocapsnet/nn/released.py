@@ -22,7 +22,7 @@ from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.decoder import Decoder, mask
 from mocapsnet.nn.network import CapsuleOutput, checked_shape
-from mocapsnet.nn.primary import STRIDE, primary_count
+from mocapsnet.nn.primary import STRIDE, convolve, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
@@ -54,7 +54,7 @@ class ReleasedPrimary(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Eight consecutive values a capsule."""
-        maps = self.conv(features)
+        maps = convolve(features, self.conv)
         # The routing is float32, whatever autocast makes of convolutions.
         maps = maps.to(torch.promote_types(maps.dtype, self.conv.weight.dtype))
         return released_squash(maps.reshape(len(maps), -1, self.capsule_dim))
