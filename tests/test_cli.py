@@ -178,6 +178,14 @@ def test_a_backend_that_cannot_run_is_told_in_one_line(capsys, monkeypatch):
     assert "backend='fused' cannot run: it needs a CUDA GPU" in told
 
 
+@pytest.mark.parametrize("under", ["", "sub", "sub/sub"])
+@pytest.mark.parametrize("command", ["train", "bench step", "bench memory"])
+def test_a_file_where_the_output_folder_should_be_is_a_wrong_argument(capsys, tmp_path, command, under):
+    (tmp_path / "file").touch()
+    told = refused(capsys, *command.split(), "--device=cpu", f"--output={tmp_path / 'file' / under}")
+    assert f"output must be a folder, got the file {tmp_path / 'file'}; choose another place" in told
+
+
 def test_print_config_shows_what_a_config_file_takes(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["train", "--blocks", "7", "--print_config"])
@@ -190,10 +198,9 @@ def test_print_config_shows_what_a_config_file_takes(tmp_path, capsys):
     assert "routing: em" in printed
 
 
-def test_the_version_is_printed():
-    done = subprocess.run(
-        [sys.executable, "-m", "mocapsnet.cli", "--version"], capture_output=True, text=True
-    )
+@pytest.mark.parametrize("module", ["mocapsnet", "mocapsnet.cli"])
+def test_the_version_is_printed(module):
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
     assert done.stdout.strip() == f"mocapsnet {mc.__version__}"
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mocapsnet.errors import CannotRun
 from mocapsnet.measure import memory_report, report
 from mocapsnet.measure.memory import bench_memory
 from mocapsnet.measure.settings import BenchSettings
@@ -13,6 +14,7 @@ from mocapsnet.measure.speed.epoch import bench_epoch
 from mocapsnet.measure.speed.inference import bench_inference
 from mocapsnet.measure.speed.routing import bench_routing
 from mocapsnet.measure.speed.step import bench_step
+from mocapsnet.train.step import cannot_compile
 
 
 class Bench(NamedTuple):
@@ -48,6 +50,13 @@ def bench(what: str, settings: BenchSettings) -> Told:
     """
     settings.check(what)
     measure, table, draw = BENCHES[what]
-    rows = measure(settings)
+    try:
+        rows = measure(settings)
+    except RuntimeError as error:
+        if not cannot_compile(error):
+            raise
+        reason = str(error).strip().splitlines()[0]
+        told = f"torch.compile fails here: {reason}; --compile false times it as written"
+        raise CannotRun(told) from error
     figures, picture = report.write(what, rows, settings, draw)
     return Told(table(rows), figures, picture, draw is not None)

@@ -18,6 +18,17 @@ MIB = 2**20
 # The rows tell these themselves, or they say where and how often, and not what.
 UNTOLD = ("networks", "naive_depths", "data")
 UNNAMED = (*UNTOLD, "of", "batch", "repeats", "device", "epochs")
+# What a row ran with where that is not what was set: a trunk without momentum has none of its settings.
+PLAIN = {"gamma": "", "memory": "", "arithmetic": ""}
+RAN_WITH: dict[str, dict[str, Any]] = {
+    "capsnet": PLAIN,
+    "rescapsnet": PLAIN,
+    "convolutions": {**PLAIN, "routing": "", "capsules": "", "capsule_dim": "", "backend": ""},
+    "naive": {
+        **{"backend": "", "memory": "store", "arithmetic": "float"},
+        **{"precision": "fp32", "graph": "off", "compile": False},
+    },
+}
 Draw = Callable[[Sequence[Any], BenchSettings, str, Path], None]
 
 
@@ -38,7 +49,7 @@ def write(
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow([*rows[0]._fields, *told])
-    writer.writerows([*row, *told.values()] for row in rows)
+    writer.writerows([*row, *ran_with(row, told).values()] for row in rows)
     where = place(device)
     path = settings.folder(what) / f"{file_name(what, settings, where, version['torch'])}.csv"
     writing.write(path, text.getvalue().encode())
@@ -50,6 +61,12 @@ def write(
     except ImportError:
         return path, None
     return path, picture
+
+
+def ran_with(row: Any, told: dict[str, Any]) -> dict[str, Any]:
+    """What a row hangs on, of what a bench was told."""
+    own = RAN_WITH.get(getattr(row, "network", ""), {})
+    return {name: own.get(name, value) for name, value in told.items()}
 
 
 def how(settings: BenchSettings, device: torch.device) -> How:

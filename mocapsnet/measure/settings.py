@@ -92,7 +92,7 @@ class BenchSettings:
 
     def check(self, what: str) -> None:
         """Refuse what is out of range, and a setting that this bench does not read."""
-        from mocapsnet.ops.arguments import at_least, one_of
+        from mocapsnet.ops.arguments import a_folder, at_least, one_of
 
         one_of("what", what, READS)
         usual = BenchSettings()
@@ -102,8 +102,7 @@ class BenchSettings:
                 raise WrongArgument(f"bench {what} does not read {name}, got {value!r}; {others} would")
         if "of" in READS[what]:
             one_of("of", self.of, ("trunk", "network"))
-        if self.output is not None and Path(self.output).is_file():
-            raise WrongArgument(f"output must be a folder, got the file {self.output}")
+        a_folder("output", self.folder(what))
         for name in ("batch", "capsules", "capsule_dim", "repeats", "epochs", "seeds"):
             at_least(name, getattr(self, name), 1)
         if not 0 < self.decay <= 1:

@@ -1,8 +1,10 @@
 """Wrong arguments are refused here, with the value, the limit and the way out."""
 
 import math
+import os
 from collections.abc import Collection
 from difflib import get_close_matches
+from pathlib import Path
 
 from torch import Tensor
 
@@ -27,6 +29,13 @@ def positive(name: str, value: float) -> None:
     """Refuse what is not a finite number above zero."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise WrongArgument(f"{name} must be a finite number > 0, got {value!r}")
+
+
+def a_folder(name: str, path: Path) -> None:
+    """Refuse a file where a folder is, or is to be made with those above it."""
+    for place in (path, *path.parents):
+        if os.path.lexists(place) and not os.path.isdir(place):
+            raise WrongArgument(f"{name} must be a folder, got the file {place}; choose another place")
 
 
 def routable(u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, gradient: str) -> None:

@@ -51,8 +51,9 @@ def fit_ensemble(
         seconds=sum(float(row["seconds"]) for curve in curves for row in curve),
         images_per_second=mean("images_per_second"),
     )
-    config = record.read_run(runs[0].folder)["config"]
+    first = record.read_run(runs[0].folder)
+    config = first["config"] | {"network": ensemble.config, "seeds": seeds}
     ensemble.save(folder)
     record.write_metrics(folder, [row])
-    record.write_run(folder, ensemble, [row], config | {"network": ensemble.config, "seeds": seeds}, device)
+    record.write_run(folder, ensemble, [row], config, device, first.get("step"))
     return Run(folder, test_accuracy)

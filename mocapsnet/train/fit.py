@@ -24,7 +24,7 @@ from mocapsnet.data.augment import (
 )
 from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
 from mocapsnet.nn.base import Network
-from mocapsnet.ops.arguments import at_least, one_of
+from mocapsnet.ops.arguments import a_folder, at_least, one_of
 from mocapsnet.train import checkpoint, record
 from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_weights
@@ -35,7 +35,7 @@ from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
 from mocapsnet.train.state import State, check_seed
-from mocapsnet.train.step import PRECISIONS, compiled, float32_products, make_fabric, make_step
+from mocapsnet.train.step import PRECISIONS, GraphedStep, compiled, float32_products, make_fabric, make_step
 
 # Images at once where none of them needs a gradient.
 TEST_BATCH = {"cpu": 500, "mps": 500, "cuda": 2000}
@@ -179,6 +179,7 @@ def fit(
     }
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{model.config['model'].lower()}-{dataset.slug}"
     folder = Path(output) if output else Path("runs") / name
+    a_folder("output", folder)
     folder.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(folder), deferred() as signals, float32_products(how.precision != "fp32"):
         return train(model, dataset, config, where, graph == "auto", folder, resume, signals)
@@ -302,7 +303,8 @@ def train(
         state.rows[-1] = state.rows[-1]._replace(test_accuracy=test_accuracy)
         record.write_metrics(folder, state.rows)
     model.save(folder)
-    record.write_run(folder, model, state.rows, config, fabric.device)
+    ran = {"compiled": step.compiled, "graph": isinstance(step, GraphedStep) and bool(step.captured)}
+    record.write_run(folder, model, state.rows, config, fabric.device, ran)
     draw_pictures(folder, model, state.rows, test_set, dataset.class_names)
     return Run(folder, test_accuracy)
 

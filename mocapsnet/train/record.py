@@ -51,9 +51,14 @@ def write_metrics(folder: Path, rows: Sequence[Row]) -> None:
 
 
 def write_run(
-    folder: Path, model: nn.Module, rows: Sequence[Row], config: dict[str, Any], device: torch.device
+    folder: Path,
+    model: nn.Module,
+    rows: Sequence[Row],
+    config: dict[str, Any],
+    device: torch.device,
+    step: dict[str, bool] | None,
 ) -> None:
-    """Write run.json, which marks a run as finished."""
+    """Write run.json, which marks a run as finished; step is how its last steps really ran."""
     run = {
         "test_accuracy": rows[-1].test_accuracy,
         "validation_accuracy": rows[-1].validation_accuracy,
@@ -61,6 +66,7 @@ def write_run(
         "seconds": round(sum(row.seconds for row in rows), 3),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "config": config,
+        "step": step,
         "commit": commit(),
         "versions": versions(),
         "hardware": hardware(device),

@@ -73,6 +73,7 @@ class Step:
         self.average = average
         self.normalise = Normalisation(model.preprocessing, fabric.device)
         self.loss: Callable[..., Tensor] = self.objective
+        self.compiled = False
         # Only a fused optimizer takes it from the device that nothing is to be updated.
         self.waits = not optimizer.defaults.get("fused")
         self.number = torch.zeros((), dtype=torch.int64, device=fabric.device)
@@ -107,6 +108,7 @@ class Step:
             module._compiled_call_impl = None
         vars(self).pop("batch", None)
         self.loss = self.objective
+        self.compiled = False
 
     def remember(self, indices: Tensor, offsets: Tensor, number: int) -> None:
         """Tell the device which step this is, and keep what check() may have to compute again."""
@@ -257,6 +259,7 @@ def make_step(
         # A size of batch is compiled for itself: a graph holds nothing else.
         step.batch = torch.compile(step.batch, dynamic=False)  # type: ignore[method-assign]
         step.loss = torch.compile(step.objective.__call__, dynamic=False)
+        step.compiled = True
     return step
 
 

@@ -18,6 +18,7 @@ from mocapsnet.measure.report import aligned, file_name
 from mocapsnet.measure.settings import READS, BenchSettings
 from mocapsnet.measure.speed import epoch, inference, naive, networks, routing, step
 from mocapsnet.measure.speed.networks import against_naive, build, random_split
+from mocapsnet.nn import primary
 from mocapsnet.nn.network import NETWORKS
 from mocapsnet.nn.routing import ROUTINGS, CapsLayer
 
@@ -97,15 +98,24 @@ def test_a_step_has_a_row_for_every_network_at_every_depth(settings):
             assert row.gradient_error < networks.GRADIENTS
 
 
-def test_what_rounds_is_compared_too(settings, monkeypatch):
-    model, data = build(settings, "mocapsnet", 1), random_split("mnist6k", 64)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_rounds_is_compared_too(settings, monkeypatch, name):
+    model, data = build(settings, name, 1), random_split("mnist6k", 64)
     how = networks.How("bf16-mixed", "off", False)
-    assert networks.in_precision(model, data, networks.NAIVE) is None
-    assert 1e-5 < networks.in_precision(model, data, how) < networks.IN["bf16-mixed"]
-    right = naive.Naive.lengths
-    monkeypatch.setattr(naive.Naive, "lengths", lambda *arguments: 1.1 * right(*arguments))
-    with pytest.raises(Irreproducible, match="MoCapsNet in bf16-mixed and its naive version"):
-        networks.in_precision(model, data, how)
+    assert networks.in_precision(model, data, networks.NAIVE) == (None, None)
+    lengths, gradients = networks.in_precision(model, data, how)
+    assert 0 < lengths < 5e-3
+    assert 1e-4 < gradients < 5e-2
+    convolve = primary.convolve
+    wrong = {
+        "nothing": lambda maps: 0 * maps,
+        "another image's": lambda maps: maps.roll(1, 0),
+        "half the gradient": lambda maps: (maps + maps.detach()) / 2,
+    }
+    for spoil in wrong.values():
+        monkeypatch.setattr(primary, "convolve", lambda *given, spoil=spoil: spoil(convolve(*given)))
+        with pytest.raises(Irreproducible, match=r"CapsNet in bf16-mixed and its naive version must have"):
+            networks.in_precision(model, data, how)
 
 
 def test_inference_has_a_row_for_every_network_at_every_depth(settings):
@@ -323,16 +333,30 @@ def test_a_line_of_the_csv_says_all_that_its_figures_hang_on(what, settings):
     assert told.picture.stat().st_size > 10_000
     with told.figures.open(newline="") as file:
         lines = list(csv.DictReader(file))
-    assert [line["network"] for line in lines] == ["mocapsnet", "naive", "convolutions"]
+    named = [(line["network"], line["memory"]) for line in lines]
+    assert named == [("mocapsnet", "store"), ("naive", "store"), ("convolutions", "")]
     for line in lines:
         assert line.keys() >= set(READS[what]) - {"networks", "naive_depths"}
         assert (line["precision"], line["graph"], line["compile"]) == ("fp32", "off", "False")
-        assert (line["batch"], line["threads"], line["memory"]) == ("3", "1", "store")
+        assert (line["batch"], line["threads"]) == ("3", "1")
         assert line["torch"] == version or line["torch"].startswith(version)
         assert line["commit"]
     cells = told.table.splitlines()[1].split()
     assert cells[:2] == ["mocapsnet", "1"]
     assert cells[2] == f"{1e3 * float(lines[0]['seconds']):,.2f}"
+
+
+def test_a_row_carries_no_setting_that_it_did_not_run_with(settings):
+    told = bench("step", replace(settings, depths=[1], networks=["mocapsnet", "capsnet"], gamma=0.7))
+    with told.figures.open(newline="") as file:
+        rows = {row["network"]: row for row in csv.DictReader(file)}
+    names = ("routing", "gamma", "memory", "arithmetic", "precision")
+    assert {name: [row[of] for of in names] for name, row in rows.items()} == {
+        "mocapsnet": ["rba", "0.7", "reverse", "exact", "fp32"],
+        "capsnet": ["rba", "", "", "", "fp32"],
+        "naive": ["rba", "0.7", "store", "float", "fp32"],
+        "convolutions": ["", "", "", "", "fp32"],
+    }
 
 
 @pytest.mark.parametrize("what", ["routing", "epoch"])
@@ -362,7 +386,7 @@ def test_the_name_tells_what_is_not_as_usual():
 
 def test_a_picture_shows_memory_where_it_was_measured(settings, tmp_path):
     rows = [
-        step.StepRow(name, n, *[1e-3 * n] * 6, *[None] * 11) for n in (1, 2) for name in (*NAMES, "naive")
+        step.StepRow(name, n, *[1e-3 * n] * 6, *[None] * 12) for n in (1, 2) for name in (*NAMES, "naive")
     ]
     sizes = []
     for told in (rows, [row._replace(peak_bytes=2**20) for row in rows]):
@@ -382,7 +406,7 @@ def test_a_picture_is_drawn_however_far_off_the_naive_version_is(settings, tmp_p
 
     monkeypatch.setattr(Figure, "savefig", look)
     times = {"capsnet": naive_ms and 1e-3, "naive": naive_ms and 1e-3 * naive_ms}
-    rows = [step.StepRow(name, 1, *[time] * 6, *[None] * 11) for name, time in times.items()]
+    rows = [step.StepRow(name, 1, *[time] * 6, *[None] * 12) for name, time in times.items()]
     BENCHES["step"].draw(rows, settings, "CPU, 1 thread", tmp_path / "drawn.png")
     assert scales == ["log" if naive_ms == 200 else "linear"]
 

@@ -189,6 +189,7 @@ def test_an_ensemble_trains_its_members_with_seeds_of_their_own(digits, tmp_path
     run = r.fit(digits, seed=3, device="cpu", output=tmp_path)
     told = json.loads((tmp_path / "run.json").read_text())
     assert told["config"]["seeds"] == [6, 7]
+    assert told["step"] == {"compiled": False, "graph": False}
     members = [mc.load(tmp_path / f"member-{n}") for n in range(2)]
     images = digits.test.images
     seen = (lengths_of(members[0], images) + lengths_of(members[1], images)).argmax(1)

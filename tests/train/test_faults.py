@@ -168,7 +168,7 @@ def test_an_output_that_is_a_file_is_refused_in_one_line(data, tmp_path, capsys)
     for output in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(SystemExit) as stopped:
             main(command(data, output))
-        assert stopped.value.code == 1
+        assert stopped.value.code == 2
         assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -13,7 +13,10 @@ import mocapsnet as mc
 from mocapsnet.data import Dataset, Split
 from mocapsnet.data.augment import standardise, to_pixels
 from mocapsnet.train.fit import accuracy, batches
-from mocapsnet.train.record import commit
+from mocapsnet.train.progress import Progress
+from mocapsnet.train.record import commit, read_run
+from mocapsnet.train.state import State
+from mocapsnet.train.step import GraphedStep, Step
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,7 @@ def test_run_json_says_what_was_run_and_how_it_ended(run, digits):
     assert told["config"]["network"] == model.config
     asked = {"dataset": "digits", "epochs": 3, "batch": 25, "optimizer": "adam", "lr": 1e-3, "decay": 0.96}
     assert told["config"] | asked == told["config"]
+    assert told["step"] == {"compiled": False, "graph": False}
     assert told["seed"] == 0
     assert told["seconds"] > 0
     assert told["versions"].keys() >= {"python", "torch", "mocapsnet"}
@@ -134,8 +138,30 @@ def test_what_torch_cannot_compile_runs_as_written_and_says_why(digits, tmp_path
         run = mc.fit(small_network(), digits, **options, output=tmp_path / str(compile))
         with (run.folder / "metrics.csv").open(newline="") as file:
             found[compile] = [(row["train_loss"], row["test_accuracy"]) for row in csv.DictReader(file)]
+        assert read_run(run.folder)["step"] == {"compiled": False, "graph": False}
     assert found[True] == found[False]
     assert "not compiled: backend='broken' raised" in capsys.readouterr().out
+
+
+def test_run_json_says_that_a_step_was_compiled(digits, tmp_path, monkeypatch):
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **_: plain(function, backend="eager"))
+    mc.fit(small_network(), digits, epochs=1, batch=125, device="cpu", compile=True, output=tmp_path)
+    assert read_run(tmp_path)["step"] == {"compiled": True, "graph": False}
+
+
+@pytest.mark.parametrize("captured", [{}, {125: None}])
+def test_run_json_says_whether_a_step_was_a_graph(digits, tmp_path, monkeypatch, captured):
+    class Replayed(GraphedStep):
+        __call__ = Step.__call__
+
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.captured = captured
+
+    monkeypatch.setattr("mocapsnet.train.fit.make_step", lambda *arguments: Replayed(*arguments[:5]))
+    mc.fit(small_network(), digits, epochs=1, batch=125, device="cpu", output=tmp_path)
+    assert read_run(tmp_path)["step"] == {"compiled": False, "graph": bool(captured)}
 
 
 def test_a_weight_of_zero_leaves_the_decoder_as_it_was(digits, tmp_path):
@@ -154,6 +180,17 @@ def test_an_epoch_visits_every_image_once_in_an_order_of_seed_and_epoch_alone():
     assert torch.equal(order(3, 5), order(3, 5))
     assert not torch.equal(order(0, 0), order(0, 1))
     assert not torch.equal(order(0, 0), order(1, 0))
+
+
+def test_the_bar_tells_loss_and_accuracy_so_far(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    state = State({}, None, None, None)
+    with Progress(epochs=2, images=100, state=state) as progress:
+        progress.bar.mininterval = 0
+        for loss, correct in ((0.5, 4), (0.25, 7)):
+            state.count(torch.tensor(loss), torch.tensor(correct), 10)
+            progress.advance(state, 10)
+        assert (progress.bar.desc, progress.bar.postfix) == ("epoch 1/2: ", "loss 0.3750, accuracy 55.00%")
 
 
 def test_without_an_output_the_folder_is_named_by_date_and_network(digits, tmp_path, monkeypatch):

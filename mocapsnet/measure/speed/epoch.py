@@ -75,6 +75,7 @@ def epochs_of(
         first, *_, last = [*batches(count, settings.batch, 0, 0, device)] * 2
         for indices, offsets in [first, last] * (WARM_UP + 1):
             trained.step(indices, offsets, 1)
+        trained.check_as_asked()
         trained.step.check()
         accuracy(model, test_set, precision=way.precision)
         trained.restart()

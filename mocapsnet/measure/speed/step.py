@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mocapsnet.data import Split
 from mocapsnet.data.augment import PAD, crop, standardise, to_pixels
-from mocapsnet.errors import Irreproducible
+from mocapsnet.errors import CannotRun
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.naive import Naive
 from mocapsnet.measure.speed.networks import (
@@ -39,8 +39,10 @@ from mocapsnet.train.step import (
     make_step,
 )
 
+# Of lengths and gradients in float32, and of both in the step's precision.
+Errors = tuple[float | None, float | None, float | None, float | None]
 # A graph runs the very kernels of the eager step; only those that add in any order may differ.
-GRAPH_LOSSES = 1e-3
+GRAPH_LOSSES = 1e-5
 
 
 class StepRow(NamedTuple):
@@ -74,6 +76,8 @@ class StepRow(NamedTuple):
     """The same of gradients, in the part of the network where it is largest."""
     rounded_error: float | None
     """The relative distance of lengths in the step's precision from the naive version's, where it rounds."""
+    rounded_gradient_error: float | None
+    """The same of gradients, in the part of the network where it is largest."""
     graph_error: float | None
     """The largest relative distance of a graphed step's loss from the eager one's."""
     note: str = ""
@@ -132,14 +136,20 @@ class Trained:
 
         return function
 
+    def check_as_asked(self) -> None:
+        """Refuse to time a step that went on in another way than was asked for."""
+        if self.how.compile and not (isinstance(self.model, Naive) or self.step.compiled):
+            raise CannotRun("the step is not compiled; --compile false times it as written")
+        if isinstance(self.step, GraphedStep) and not self.step.capturable:
+            raise CannotRun("the step is no graph; --graph off times it without one")
+
     def warm_up(self, peak: Peak) -> tuple[int | None, float | None]:
         """Peak bytes of a step that is warm; how far a graph's losses are from the eager step's."""
         losses = [float(self.train()) for _ in range(WARM_UP)]
         most = peak.of(lambda: losses.append(float(self.train())))
+        self.check_as_asked()
         error = None
         if isinstance(self.step, GraphedStep):
-            if not self.step.capturable:
-                raise Irreproducible("the step is no graph; --graph off times it without one")
             losses.append(float(self.train()))
             self.restart()
             eager = [float(self.train(partial(Step.__call__, self.step))) for _ in losses]
@@ -202,9 +212,9 @@ def measure(
 ) -> list[StepRow]:
     """A row for every network at a depth, once all of them are right; their steps are timed in turn."""
     models: dict[str, Any] = {name: build(settings, name, blocks) for name in settings.networks}
-    errors: dict[str, tuple[float | None, float | None, float | None]] = {}
+    errors: dict[str, Errors] = {}
     for name, model in models.items():
-        errors[name] = *against_naive(model, data), in_precision(model, data, how)
+        errors[name] = *against_naive(model, data), *in_precision(model, data, how)
         advance()
     ways = dict.fromkeys(models, how)
     if blocks in settings.naive_blocks("step"):
@@ -249,7 +259,7 @@ def measure(
                 contender.peak if contender else None,
                 fell[0],
                 fell[-1],
-                *errors.get(name, (None, None, None)),
+                *errors.get(name, (None, None, None, None)),
                 contender.graph_error if contender else None,
                 "" if contender else "out of memory",
             )

@@ -1,0 +1,5 @@
+"""`python -m mocapsnet` is the command `mocapsnet`."""
+
+from mocapsnet.cli import main
+
+main()
