@@ -22,7 +22,7 @@ from mocapsnet.nn.network import CapsuleNetwork, CapsuleOutput, load_paper
 from mocapsnet.nn.pretrained import resolve
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
-from mocapsnet.ops.arguments import one_of
+from mocapsnet.ops.arguments import a_folder, one_of
 from mocapsnet.train.record import class_names, read_run
 from mocapsnet.writing import write
 
@@ -67,9 +67,9 @@ def export(run: str, format: str, output: str | None = None) -> tuple[Path, floa
     if format == "hub":
         if target.resolve() == resolve(run).resolve():
             raise WrongArgument(f"output must be another folder than the run's, got {target}")
-        if target.exists() and not target.is_dir():
-            raise WrongArgument(f"output must be a folder for the hub, got the file {target}")
+        a_folder("output", target)
         return target, to_hub(run, model, target)
+    a_folder("the folder of output", target.parent)
     target.parent.mkdir(parents=True, exist_ok=True)
     return target, {"onnx": to_onnx, "torch": to_torch}[format](model, names, target)
 

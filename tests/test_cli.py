@@ -179,11 +179,20 @@ def test_a_backend_that_cannot_run_is_told_in_one_line(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("under", ["", "sub", "sub/sub"])
-@pytest.mark.parametrize("command", ["train", "bench step", "bench memory"])
+@pytest.mark.parametrize("command", ["train", "bench step", "bench memory", "reproduce table-2"])
 def test_a_file_where_the_output_folder_should_be_is_a_wrong_argument(capsys, tmp_path, command, under):
     (tmp_path / "file").touch()
     told = refused(capsys, *command.split(), "--device=cpu", f"--output={tmp_path / 'file' / under}")
     assert f"output must be a folder, got the file {tmp_path / 'file'}; choose another place" in told
+
+
+@pytest.mark.parametrize("format", ["onnx", "hub"])
+def test_nothing_is_exported_below_a_file(capsys, tmp_path, format):
+    (tmp_path / "file").touch()
+    told = refused(
+        capsys, "export", "mnist-small", f"--format={format}", f"--output={tmp_path / 'file' / 'to'}"
+    )
+    assert f"must be a folder, got the file {tmp_path / 'file'}; choose another place" in told
 
 
 def test_print_config_shows_what_a_config_file_takes(tmp_path, capsys):

@@ -118,7 +118,7 @@ def test_a_hub_folder_has_a_card_and_loads(run):
         assert word in card
     with pytest.raises(WrongArgument, match="another folder than the run's"):
         export(str(folder), "hub", str(folder))
-    with pytest.raises(WrongArgument, match=r"must be a folder for the hub, got the file .*README\.md"):
+    with pytest.raises(WrongArgument, match=r"must be a folder, got the file .*README\.md"):
         export(str(folder), "hub", str(target / "README.md"))
 
 

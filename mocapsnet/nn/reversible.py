@@ -35,22 +35,24 @@ class Fusible(nn.Module, ABC):
 
 
 class Arriving:
-    """A number on its way from a GPU."""
+    """Numbers on their way from a device: a GPU's nobody waits for."""
 
-    def __init__(self, number: Tensor) -> None:
-        self.number = torch.empty_like(number, device="cpu", pin_memory=True)
-        self.number.copy_(number, non_blocking=True)
-        self.event = torch.cuda.Event()
-        self.event.record()
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = torch.empty_like(numbers, device="cpu", pin_memory=numbers.is_cuda)
+        self.numbers.copy_(numbers, non_blocking=True)
+        self.event = torch.cuda.Event() if numbers.is_cuda else None
+        if self.event is not None:
+            self.event.record()
 
     def there(self) -> bool:
-        """Whether it can be read without waiting."""
-        return self.event.query()
+        """Whether they can be read without waiting."""
+        return self.event is None or self.event.query()
 
-    def read(self) -> float:
-        """The number."""
-        self.event.synchronize()
-        return self.number.item()
+    def read(self) -> Any:
+        """The number, or a list of them."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.numbers.tolist()
 
 
 class MomentumSequence(nn.Module):

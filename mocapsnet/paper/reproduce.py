@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from mocapsnet.errors import WrongArgument
-from mocapsnet.ops.arguments import at_least, one_of
+from mocapsnet.ops.arguments import a_folder, at_least, one_of
 from mocapsnet.paper.evidence import read
 from mocapsnet.paper.figures import NETWORKS
 from mocapsnet.paper.grid import chosen, ordered
@@ -35,6 +35,8 @@ def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, l
     one_of("what", what, WHAT)
     at_least("seeds", settings.repeats(), 1)
     at_least("jobs", settings.jobs, 1)
+    a_folder("output", settings.results())
+    a_folder("runs", settings.run_folders())
     place = Place(
         settings.results(),
         settings.run_folders(),

@@ -5,28 +5,8 @@ import sys
 import torch
 from tqdm import tqdm
 
+from mocapsnet.nn.reversible import Arriving
 from mocapsnet.train.state import Row, State
-
-
-class Asked:
-    """Loss and accuracy of an epoch so far, on their way from a device that nobody waits for."""
-
-    def __init__(self, state: State) -> None:
-        self.seen = state.seen
-        sums = torch.stack([torch.as_tensor(one).float() for one in (state.loss_sum, state.correct)])
-        self.sums = torch.empty(2, pin_memory=sums.is_cuda).copy_(sums, non_blocking=True)
-        self.event = torch.cuda.Event() if sums.is_cuda else None
-        if self.event is not None:
-            self.event.record()
-
-    def there(self) -> bool:
-        """Whether they arrived."""
-        return self.event is None or self.event.query()
-
-    def means(self) -> list[float]:
-        """Both, per image."""
-        found: list[float] = (self.sums / self.seen).tolist()
-        return found
 
 
 class Progress:
@@ -34,7 +14,7 @@ class Progress:
 
     def __init__(self, epochs: int, images: int, state: State) -> None:
         self.epochs = epochs
-        self.asked: Asked | None = None
+        self.asked: tuple[Arriving, int] | None = None
         self.bar = tqdm(
             total=epochs * images,
             initial=state.epoch * images + state.seen,
@@ -55,10 +35,14 @@ class Progress:
         """Count a batch; loss and accuracy are asked for only when the bar is drawn anew."""
         if self.bar.update(images):
             self.bar.set_description(f"epoch {state.epoch + 1}/{self.epochs}", refresh=False)
-            self.asked = self.asked or Asked(state)
-            if self.asked.there():
-                loss, accuracy = self.asked.means()
-                self.bar.set_postfix_str(f"loss {loss:.4f}, accuracy {accuracy:.2%}", refresh=False)
+            if self.asked is None:
+                sums = [torch.as_tensor(one).float() for one in (state.loss_sum, state.correct)]
+                self.asked = Arriving(torch.stack(sums)), state.seen
+            arriving, seen = self.asked
+            if arriving.there():
+                loss, correct = arriving.read()
+                told = f"loss {loss / seen:.4f}, accuracy {correct / seen:.2%}"
+                self.bar.set_postfix_str(told, refresh=False)
                 self.asked = None
 
     def finish(self, row: Row) -> None:
