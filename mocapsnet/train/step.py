@@ -180,6 +180,7 @@ class GraphedStep(Step):
         self.eager: dict[int, int] = {}
         self.captured: dict[int, Captured] = {}
         self.capturable = True
+        self.why: Exception | None = None
 
     def __call__(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
         """Train on these images, augmented by the chance in offsets; steps are numbered from 1."""
@@ -189,13 +190,13 @@ class GraphedStep(Step):
             stream = torch.cuda.current_stream()
             try:
                 self.captured[size] = self.capture(indices, offsets)
-            except torch.OutOfMemoryError:
-                raise
             except RuntimeError as error:
                 # That a capture ended is raised after what ended it, and leaves its stream behind.
                 torch.cuda.set_stream(stream)
                 first = error.__context__ if isinstance(error.__context__, RuntimeError) else error
-                self.capturable = False
+                self.capturable, self.why = False, first
+                # A graph needs memory of its own, which eager steps can do without.
+                torch.cuda.empty_cache()
                 print(f"no CUDA graph: {str(first).strip().splitlines()[0]}")
         if size not in self.captured:
             self.eager[size] += 1

@@ -19,7 +19,7 @@ from mocapsnet.train import fit
 from mocapsnet.train.fit import How
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.state import State
-from mocapsnet.train.step import WARM_UP, compiled
+from mocapsnet.train.step import WARM_UP, GraphedStep, compiled
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -99,6 +99,20 @@ def test_a_step_that_cannot_be_captured_says_why_and_stays_eager(digits, tmp_pat
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "no CUDA graph: " in line)
     assert "captur" in said
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert losses[-1] < losses[0]
+
+
+def test_a_graph_that_memory_does_not_suffice_for_is_done_without(digits, tmp_path, monkeypatch, capsys):
+    compute = GraphedStep.compute
+
+    def too_large(step, *arguments, **numbered):
+        if torch.cuda.is_current_stream_capturing():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return compute(step, *arguments, **numbered)
+
+    monkeypatch.setattr(GraphedStep, "compute", too_large)
+    _, losses = run(digits, tmp_path, epochs=3)
+    assert "no CUDA graph: CUDA out of memory" in capsys.readouterr().out
     assert losses[-1] < losses[0]
 
 

@@ -141,6 +141,8 @@ class Trained:
         if self.how.compile and not (isinstance(self.model, Naive) or self.step.compiled):
             raise CannotRun("the step is not compiled; --compile false times it as written")
         if isinstance(self.step, GraphedStep) and not self.step.capturable:
+            if isinstance(self.step.why, torch.OutOfMemoryError):
+                raise self.step.why
             raise CannotRun("the step is no graph; --graph off times it without one")
 
     def warm_up(self, peak: Peak) -> tuple[int | None, float | None]:
