@@ -22,6 +22,6 @@ print(faults() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_a_later_step_takes_no_new_pages():
-    """Where nothing is kept, most processes take all 16,384 again; some have something above them that stays."""
+    """Where nothing is kept, most processes take all 16,384 again, but not all of them."""
     taken = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, check=True).stdout
     assert int(taken) < 1024
