@@ -69,7 +69,7 @@ def export(run: str, format: str, output: str | None = None) -> tuple[Path, floa
             raise WrongArgument(f"output must be another folder than the run's, got {target}")
         a_folder("output", target)
         return target, to_hub(run, model, target)
-    a_folder("the folder of output", target.parent)
+    a_folder("output's place", target.parent)
     target.parent.mkdir(parents=True, exist_ok=True)
     return target, {"onnx": to_onnx, "torch": to_torch}[format](model, names, target)
 

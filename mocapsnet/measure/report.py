@@ -25,8 +25,12 @@ RAN_WITH: dict[str, dict[str, Any]] = {
     "rescapsnet": PLAIN,
     "convolutions": {**PLAIN, "routing": "", "capsules": "", "capsule_dim": "", "backend": ""},
     "naive": {
-        **{"backend": "", "memory": "store", "arithmetic": "float"},
-        **{"precision": "fp32", "graph": "off", "compile": False},
+        "backend": "",
+        "memory": "store",
+        "arithmetic": "float",
+        "precision": "fp32",
+        "graph": "off",
+        "compile": False,
     },
 }
 Draw = Callable[[Sequence[Any], BenchSettings, str, Path], None]

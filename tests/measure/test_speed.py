@@ -118,6 +118,23 @@ def test_what_rounds_is_compared_too(settings, monkeypatch, name):
             networks.in_precision(model, data, how)
 
 
+def test_a_naive_version_that_fails_in_a_precision_allows_no_more(settings, monkeypatch):
+    model, data = build(settings, "mocapsnet", 1), random_split("mnist6k", 64)
+    convolve, outcome = primary.convolve, networks.outcome
+
+    def failing(network, data, count, precision):
+        found = outcome(network, data, count, precision)
+        spoilt = isinstance(network, naive.Naive) and precision != "fp32"
+        return {part: [x * math.nan for x in given] if spoilt else given for part, given in found.items()}
+
+    monkeypatch.setattr(networks, "outcome", failing)
+    how = networks.How("bf16-mixed", "off", False)
+    networks.in_precision(model, data, how)
+    monkeypatch.setattr(primary, "convolve", lambda *given: 0 * convolve(*given))
+    with pytest.raises(Irreproducible):
+        networks.in_precision(model, data, how)
+
+
 def test_inference_has_a_row_for_every_network_at_every_depth(settings):
     rows = inference.bench_inference(replace(settings, networks=["capsnet"]))
     assert [(row.blocks, row.network) for row in rows] == [

@@ -138,7 +138,7 @@ class Trained:
 
     def check_as_asked(self) -> None:
         """Refuse to time a step that went on in another way than was asked for."""
-        if self.how.compile and not (isinstance(self.model, Naive) or self.step.compiled):
+        if self.how.compile and not self.step.compiled:
             raise CannotRun("the step is not compiled; --compile false times it as written")
         if isinstance(self.step, GraphedStep) and not self.step.capturable:
             if isinstance(self.step.why, torch.OutOfMemoryError):

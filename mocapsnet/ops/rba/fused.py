@@ -171,13 +171,7 @@ def weight_gradients(u: Tensor, dW: Tensor, dbias: Tensor, c: Tensor, ds: Tensor
 
 @route.register_fake
 def _(
-    u: Tensor,
-    W: Tensor,
-    bias: Tensor | None,
-    iterations: int,
-    leaky: bool,
-    rounded: bool,
-    epsilon: float,
+    u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool, *further: Any
 ) -> tuple[Tensor, ...]:
     (B, _, _), (J, _, E, _) = u.shape, W.shape
     v, s, so_far = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(3))
