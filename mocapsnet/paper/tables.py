@@ -5,13 +5,22 @@ from statistics import fmean
 from typing import NamedTuple
 
 from mocapsnet.paper.claims import printed_value, trained
-from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, grouped, summary
+from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, grouped, once, summary
 from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, NAMES, Cell, cells
 from mocapsnet.paper.rules import failed
 
 RECIPES = ("written", "released", "stable", "best")
 # What the paper's introduction compares: the depth at which MoCapsNet is best in tables 1 and 2.
 HEADLINE = {("mnist", 7), ("svhn", 3), ("cifar10", 1), ("cifar100", 8)}
+# The end of a control's name, in words.
+CHANGES = {
+    "": "as released",
+    "doubledtrue": "the doubled skip",
+    "doubledfalse": "no doubled skip",
+    "routingbias0.1": "a bias of 0.1",
+    "weightstd0.1": "matrices start at 0.1",
+    "lr0.001": "learning rate 0.001",
+}
 
 
 class Entry(NamedTuple):
@@ -139,8 +148,32 @@ def table_5(evidence: Evidence) -> Table:
     return Table("Table 5", "Table 5: CIFAR-10, test accuracy in percent", note, head, rows)
 
 
+def controls(evidence: Evidence) -> Table:
+    """What the doubled skip, the start and the bias do to the paper's two networks on CIFAR-100."""
+    rows = []
+    for model in ("rescapsnet", "mocapsnet"):
+        released = evidence.select("released", dataset="cifar100", model=model, blocks=8)
+        found = [run for run in evidence.runs if is_control(run) and run.model == model]
+        groups = grouped([*released, *found] if found else [], lambda run: run.name)
+        for name in sorted(groups, key=lambda name: (len(name), name)):
+            changes = name.partition("-released")[2].lstrip("-").split("-")
+            told = ", ".join(CHANGES.get(change, change) for change in changes)
+            rows.append([Entry(NAMES[model]), Entry(told), entry(once(groups[name]))])
+    note = (
+        "What a row names is changed, all else is `released`, where MoCapsNet has the doubled skip and "
+        "ResCapsNet has not."
+    )
+    title = "Controls: CIFAR-100, 8 blocks, test accuracy in percent"
+    return Table("Controls", title, note, ["network", "changed", "ours"], rows)
+
+
+def is_control(run: Outcome) -> bool:
+    """Whether a run stands in the table of controls."""
+    return (run.recipe, run.dataset, run.blocks) == ("control", "cifar100", 8)
+
+
 def other_runs(evidence: Evidence) -> Table:
-    """Every run that stands in no cell of the paper's tables."""
+    """Every run that stands in no cell of the paper's tables and is no control."""
     placed = {
         run.name
         for cell in cells()
@@ -148,7 +181,7 @@ def other_runs(evidence: Evidence) -> Table:
         for recipe in RECIPES
         for run in trained(cell).runs(evidence, recipe)
     }
-    return runs_table([run for run in evidence.runs if run.name not in placed])
+    return runs_table([run for run in evidence.runs if run.name not in placed and not is_control(run)])
 
 
 def runs_table(runs: Sequence[Outcome]) -> Table:
@@ -224,8 +257,9 @@ def paper_tables(evidence: Evidence) -> list[Table]:
     places = dict.fromkeys((table, dataset) for table, dataset, _ in ACCURACY)
     tables = [accuracy_table(table, dataset, evidence) for table, dataset in places]
     short = headline(evidence)
-    tables = [*tables, table_3(evidence), table_4(evidence), table_5(evidence), other_runs(evidence)]
-    return [table for table in (short, *tables, notes(evidence)) if table.rows]
+    tables += [table_3(evidence), table_4(evidence), table_5(evidence)]
+    beyond = [controls(evidence), other_runs(evidence), notes(evidence)]
+    return [table for table in (short, *tables, *beyond) if table.rows]
 
 
 def filled(tables: Sequence[Table]) -> tuple[int, int]:

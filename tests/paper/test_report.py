@@ -15,15 +15,18 @@ from mocapsnet.errors import BrokenFile
 from mocapsnet.paper.claims import printed_value
 from mocapsnet.paper.evidence import read
 from mocapsnet.paper.printed import cells
-from mocapsnet.paper.recipes import recipe
+from mocapsnet.paper.recipe import Recipe
+from mocapsnet.paper.recipes import control, recipe
 from mocapsnet.paper.report import write_report
 from mocapsnet.paper.verdicts import VERDICTS, ledger
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
 
-def write_run(results: Path, blocks: int, seed: int, accuracy: float | None) -> None:
-    told = asdict(recipe("stable", "cifar10", "mocapsnet", blocks))
+def write_run(
+    results: Path, blocks: int, seed: int, accuracy: float | None, of: Recipe | None = None
+) -> None:
+    told = asdict(of or recipe("stable", "cifar10", "mocapsnet", blocks))
     run = {"recipe": told, "seed": seed, "hardware": {"device": "NVIDIA H200", "threads": 1}}
     if accuracy is None:
         run["error"] = "NotFinite: step 7"
@@ -139,6 +142,22 @@ def test_a_note_of_a_run_is_told(results):
     path = next((results / "accuracy").glob("*-s0-*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "From other files."}))
     assert "| From other files. | CIFAR-10 | 1 |" in write_report(results)[0].read_text()
+
+
+def test_controls_stand_under_the_network_that_they_change(results):
+    write_run(results, 8, 0, 0.4367, recipe("released", "cifar100", "mocapsnet", 8))
+    assert "Controls" not in write_report(results)[0].read_text()
+    for change, accuracy in (({"doubled": False, "routing_bias": 0.1}, 0.15), ({"doubled": False}, 0.02)):
+        write_run(results, 8, 0, accuracy, control("cifar100", "mocapsnet", **change))
+    page = write_report(results)[0].read_text()
+    rows = (
+        "| MoCapsNet | as released | 43.67 (n 1, 61 s, H200) |\n"
+        "| MoCapsNet | no doubled skip | 2.00 (n 1, 61 s, H200) |\n"
+        "| MoCapsNet | no doubled skip, a bias of 0.1 | 15.00 (n 1, 61 s, H200) |\n"
+    )
+    assert rows in page
+    # Once each: here, and not among the other runs as well.
+    assert page.count("15.00") == 1
 
 
 def test_other_evidence_changes_the_page(results):
