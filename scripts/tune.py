@@ -1,0 +1,89 @@
+"""Train variants of `best` and compare them on training images that are held out; test images are not read.
+
+python scripts/tune.py --dataset cifar10 --data data --jobs 8
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jsonargparse import auto_cli
+
+from mocapsnet import data as datasets
+from mocapsnet.paper.grid import Task
+from mocapsnet.paper.recipe import Recipe, changed
+from mocapsnet.paper.recipes import best
+from mocapsnet.paper.records import Place
+from mocapsnet.paper.sweep import sweep
+
+# What each differs in from `best`.
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"weight_decay": 0.0},
+    {"weight_decay": 0.2},
+    {"cutout": 0},
+    {"cutout": 16},
+    {"pad": 2},
+    {"flip": False},
+    {"jitter": True},
+    {"ema": 0.0},
+    {"lr": 2e-3},
+    {"lr": 5e-4},
+    {"batch": 64},
+    {"smoothing": 0.1},
+    {"reconstruction_weight": 0.0},
+]
+
+
+def main(
+    dataset: str = "cifar10",
+    data: str = "data",
+    epochs: int = 60,
+    blocks: int = 1,
+    seeds: int = 1,
+    jobs: int = 1,
+    device: str = "auto",
+    output: str = "results/tuning",
+    runs: str = "runs/tuning",
+    note: str = "",
+    smoke: bool = False,
+) -> None:
+    folder = Path(runs) / "data"
+    name = hold_out(dataset, data, folder)
+    recipes = [variant(dataset, name, blocks, epochs, changes) for changes in VARIANTS]
+    tasks = [Task(recipe, seed) for seed in range(seeds) for recipe in recipes]
+    place = Place(Path(output), Path(runs), str(folder), device, smoke, note)
+    print(sweep(tasks, place, jobs).told())
+    found = [
+        (json.loads(path.read_text()), task) for task in tasks if (path := place.record(place.accuracy, task))
+    ]
+    for run, task in sorted(found, key=lambda pair: -pair[0]["test_accuracy"]):
+        print(f"{run['test_accuracy']:.2%} of what was held out  {task.name}")
+
+
+def variant(dataset: str, name: str, blocks: int, epochs: int, changes: dict[str, Any]) -> Recipe:
+    """`best` with changes, on the set that was made of a data set's training images."""
+    recipe = changed(best(dataset, "mocapsnet", blocks), epochs=epochs, **changes)
+    training = {**recipe.training, "test": "epoch"}
+    return replace(recipe, name=recipe.name.replace(dataset, name, 1), dataset=name, training=training)
+
+
+def hold_out(dataset: str, data: str, folder: Path) -> str:
+    """Write the training images alone as a data set that tests with a tenth of them; its name."""
+    train = datasets.load(dataset, data).train
+    order = np.random.default_rng(0).permutation(len(train.labels))
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{dataset}-held-out"
+    np.savez(
+        folder / f"{name}.npz",
+        X=train.images.permute(0, 2, 3, 1).numpy()[order],
+        Y=train.labels.numpy()[order],
+        n_train=len(order) - len(order) // 10,
+    )
+    return name
+
+
+if __name__ == "__main__":
+    auto_cli(main)
