@@ -1,7 +1,7 @@
 """How measured steps and inferences decide on a claim."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence
@@ -11,6 +11,10 @@ from mocapsnet.paper.statistics import line
 
 # A metric's unit in words, and how many of it are one.
 UNITS = {"peak_mib": ("MiB", 1.0), "kept_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
+
+
+# What stays the same when it is measured again: one measurement decides.
+STEADY = ("peak_mib", "kept_mib")
 
 
 class Bench(NamedTuple):
@@ -43,10 +47,16 @@ class Bench(NamedTuple):
         return [row for row in rows if row.blocks == blocks], dict(points).get(blocks)
 
 
+def of_ours(finding: Finding, recipe: str) -> Finding:
+    """A size or a time in units is that of the paper's code: what ours takes is told and decides nothing."""
+    return finding if recipe == "released" else Finding(None, 0, f"ours: {finding.told}", finding.files)
+
+
 @dataclass(frozen=True)
 class Slope(Rule):
     """What a block adds: the 95 % interval of the fitted line's slope contains the value."""
 
+    decided_by: ClassVar[tuple[str, ...]] = ("released",)
     bench: Bench
     value: float
 
@@ -59,7 +69,7 @@ class Slope(Rule):
         low, high = fit.interval()
         unit, scale = UNITS[self.bench.metric]
         told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)"
-        return Finding(low <= self.value <= high, len(points), told, files_of(rows))
+        return of_ours(Finding(low <= self.value <= high, len(points), told, files_of(rows)), recipe)
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,8 @@ class SlopeRatio(Rule):
             return Finding(None, 0, "not run", files)
         first, second = (line(*zip(*found, strict=True)).slope for found in (points, beside))
         n, (unit, scale) = min(len(points), len(beside)), UNITS[self.first.metric]
-        told = f"{scale * first:.4g} against {scale * second:.4g} {unit} per block ({n} depths)"
+        told = f"{scale * first:.4g} against {scale * second:.4g} {unit} per block ({n} depths), "
+        told += f"{first / second:.2f} times; {limits(self.low, self.high)}"
         return Finding(self.low * second <= first <= self.high * second, n, told, files)
 
 
@@ -94,20 +105,24 @@ class Ratio(Rule):
     high: float
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
-        """Divide; what is measured once per depth does not hang on seeds."""
+        """Divide; times are of one bench and indicative."""
         (rows, a), (others, b) = (x.at(evidence, recipe, self.blocks) for x in (self.first, self.second))
         files = files_of(rows, others)
         if a is None or b is None:
             return Finding(None, 0, "not run", files)
         unit, scale = UNITS[self.first.metric]
-        told = f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, {a / b:.2f} times"
-        return Finding(self.low <= a / b <= self.high, ENOUGH, told, files)
+        told = (
+            f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, {a / b:.2f} times; "
+        )
+        n = ENOUGH if self.first.metric in STEADY else 1
+        return Finding(self.low <= a / b <= self.high, n, told + limits(self.low, self.high), files)
 
 
 @dataclass(frozen=True)
 class Near(Rule):
     """One measurement, equal within five per cent."""
 
+    decided_by: ClassVar[tuple[str, ...]] = ("released",)
     bench: Bench
     blocks: int
     value: float
@@ -118,8 +133,13 @@ class Near(Rule):
         if found is None:
             return Finding(None, 0, "not run", files_of(rows))
         unit, scale = UNITS[self.bench.metric]
-        told = f"{scale * found:,.0f} {unit}"
-        return Finding(abs(found - self.value) <= 0.05 * self.value, ENOUGH, told, files_of(rows))
+        near = abs(found - self.value) <= 0.05 * self.value
+        return of_ours(Finding(near, ENOUGH, f"{scale * found:,.0f} {unit}", files_of(rows)), recipe)
+
+
+def limits(low: float, high: float) -> str:
+    """What a ratio may be."""
+    return f"at most {high:g} asked" if low <= 0 else f"{low:g} to {high:g} asked"
 
 
 @dataclass(frozen=True)

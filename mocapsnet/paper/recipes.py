@@ -274,7 +274,6 @@ def sabour(members: int = 1) -> Recipe:
         "types": 64,
         "same": True,
         "decoder": False,
-        "extra_class": True,
         "truncated": True,
     }
     training = {"window": 24, "pad": 0, "flip": True, "jitter": True}

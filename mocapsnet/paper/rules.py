@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, diverged, summary
@@ -18,7 +18,7 @@ ENOUGH = 3
 
 
 class Finding(NamedTuple):
-    """What the evidence of one recipe says; holds is None where there is none."""
+    """What the evidence of one recipe says; holds is None where there is none, or too little to say."""
 
     holds: bool | None = None
     n: int = 0
@@ -52,7 +52,9 @@ class Trained(NamedTuple):
 
 
 class Rule(ABC):
-    """A kind of claim."""
+    """A kind of claim, and the recipes that decide on it, the first that was run often enough."""
+
+    decided_by: ClassVar[tuple[str, ...]] = ("written", "stable")
 
     @abstractmethod
     def find(self, evidence: Evidence, recipe: str) -> Finding:
@@ -91,9 +93,8 @@ class Equals(Rule):
         if not found:
             return Finding(None, 0, failed(runs), files_of(runs))
         low, high = interval(found)
-        holds = low - self.about <= self.value <= high + self.about
-        if len(found) < ENOUGH:
-            holds = abs(fmean(found) - self.value) <= max(self.about, 0.5)
+        # Fewer runs have no interval to speak of: they are told, and decide nothing.
+        holds = low - self.about <= self.value <= high + self.about if len(found) >= ENOUGH else None
         return Finding(holds, len(found), f"{summary(found)} (n {len(found)})", files_of(runs))
 
 
@@ -199,7 +200,7 @@ class AllOf(Rule):
         told = f"{sum(finding.holds or False for finding in found)} of {len(found)} hold"
         if len(found) < len(self.rules):
             told += f", {len(self.rules) - len(found)} not run"
-        elif len(found) <= 3:
+        if len(found) <= 3:
             told += ": " + "; ".join(finding.told for finding in found)
         files = tuple(dict.fromkeys(name for finding in found for name in finding.files))
         # One that fails decides; all must be there for a yes that is more than a hint.
@@ -208,6 +209,18 @@ class AllOf(Rule):
         if not wrong and len(found) < len(self.rules):
             n = min(n, ENOUGH - 1)
         return Finding(not wrong, n, told, files)
+
+
+@dataclass(frozen=True)
+class No(Rule):
+    """The opposite of a rule."""
+
+    rule: Rule
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Turn the answer."""
+        finding = self.rule.find(evidence, recipe)
+        return finding if finding.holds is None else finding._replace(holds=not finding.holds)
 
 
 def trials(runs: Sequence[Outcome]) -> list[Outcome]:

@@ -1,12 +1,12 @@
 """From evidence to a verdict."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mocapsnet.paper.claims import claims
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.own import Own
-from mocapsnet.paper.rules import ENOUGH, Claim, Finding
+from mocapsnet.paper.rules import ENOUGH, Claim, Finding, Rule
 
 HOLDS = "holds"
 RELEASED = "holds only as released"
@@ -28,21 +28,25 @@ class Judgement(NamedTuple):
 
     def files(self) -> list[str]:
         """The evidence's files, each once."""
-        return list(dict.fromkeys(name for finding in self.findings.values() for name in finding.files))
+        told = (finding for finding in self.findings.values() if finding.told != NOT_RUN)
+        return list(dict.fromkeys(name for finding in told for name in finding.files))
 
 
 def judge(claim: Claim, evidence: Evidence) -> Judgement:
     """The verdict that follows from the paper's own numbers, then from runs.
 
     Networks that follow the equations decide: `written` where it has three seeds, else `stable`. Only where
-    these say no may `released` say that the claim holds as released.
+    these say no may `released` say that the claim holds as released. It decides on what is said of its code.
     """
     said = claim.own() if claim.own else None
-    findings = {recipe: claim.rule.find(evidence, recipe) for recipe in RECIPES} if claim.rule else {}
-    return Judgement(claim, verdict(said, findings), said, findings)
+    rule = claim.rule
+    findings = {recipe: rule.find(evidence, recipe) for recipe in RECIPES} if rule else {}
+    return Judgement(claim, verdict(said, findings, rule.decided_by if rule else ()), said, findings)
 
 
-def verdict(said: Own | None, findings: Mapping[str, Finding]) -> str:
+def verdict(
+    said: Own | None, findings: Mapping[str, Finding], decided_by: Sequence[str] = Rule.decided_by
+) -> str:
     """One of VERDICTS."""
     if said is not None and not said.agrees:
         return CONTRADICTED
@@ -53,7 +57,7 @@ def verdict(said: Own | None, findings: Mapping[str, Finding]) -> str:
         for recipe, finding in findings.items()
         if finding.holds is not None and finding.n >= ENOUGH
     }
-    decides = judged.get("written", judged.get("stable"))
+    decides = next((judged[recipe] for recipe in decided_by if recipe in judged), None)
     if decides:
         return HOLDS
     if decides is False:
@@ -61,7 +65,7 @@ def verdict(said: Own | None, findings: Mapping[str, Finding]) -> str:
     # Only the released network was run often enough: a no is a no, a yes says nothing of the equations.
     if judged.get("released") is False:
         return FALSE
-    return INDICATIVE if any(finding.holds is not None for finding in findings.values()) else NOT_RUN
+    return INDICATIVE if any(finding.n for finding in findings.values()) else NOT_RUN
 
 
 def ledger(evidence: Evidence) -> list[Judgement]:
