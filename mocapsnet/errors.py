@@ -15,6 +15,10 @@ class BrokenFile(ValueError):
     """A file that is there and cannot be used."""
 
 
+class NoRecord(WrongArgument, BrokenFile):
+    """A file that was given as the record of a run and is none."""
+
+
 class Busy(RuntimeError):
     """A run folder that another process is writing to."""
 

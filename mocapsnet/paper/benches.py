@@ -9,17 +9,17 @@ from typing import NamedTuple
 from mocapsnet.errors import BrokenFile
 
 MIB = 2**20
-# The networks as the paper has them, in the columns of a bench; what stands second is a smoke run's.
+# The networks as the paper has them, in the columns of a bench; and as a smoke run has them.
 USUAL = {
-    "batch": ("128", "4"),
-    "channels": ("256", "8"),
-    "capsule_dim": ("8",),
-    "gamma": ("0.9",),
-    "backend": ("auto",),
-    "memory": ("reverse",),
-    "arithmetic": ("exact",),
+    "batch": "128",
+    "channels": "256",
+    "capsule_dim": "8",
+    "gamma": "0.9",
+    "backend": "auto",
+    "memory": "reverse",
+    "arithmetic": "exact",
 }
-
+SMOKE = {**USUAL, "batch": "4", "channels": "8"}
 
 # Their images and numbers of classes are alike: what is measured with one is measured with the other.
 ALIKE = {"svhn": "cifar10"}
@@ -41,6 +41,7 @@ class Measured(NamedTuple):
     file: str
     kept_mib: float | None = None
     """Kept for the backward pass."""
+    smoke: bool = False
 
 
 class Broken(NamedTuple):
@@ -72,7 +73,8 @@ def steps(results: Path) -> Iterable[Measured]:
                 seconds = row.get("seconds") or row.get("seconds_median")
                 if model not in ("capsnet", "rescapsnet", "mocapsnet") or not row.get("dataset"):
                     continue
-                if not is_usual(row):
+                usual = has(row, USUAL)
+                if not usual and not has(row, SMOKE):
                     continue
                 yield Measured(
                     what=row.get("what") or path.stem.split("-")[0],
@@ -86,12 +88,13 @@ def steps(results: Path) -> Iterable[Measured]:
                     device=row.get("device") or "",
                     released=name.startswith("released"),
                     file=path.relative_to(results).as_posix(),
+                    smoke=not usual,
                 )
 
 
-def is_usual(row: Mapping[str, str]) -> bool:
-    """Whether a row of a bench is of the paper's networks."""
-    return all((row.get(name) or usual[0]) in usual for name, usual in USUAL.items())
+def has(row: Mapping[str, str], values: Mapping[str, str]) -> bool:
+    """Whether a row of a bench has these values, in those columns that it fills."""
+    return all((row.get(name) or value) == value for name, value in values.items())
 
 
 def kept(results: Path) -> Iterable[Measured]:
@@ -100,7 +103,8 @@ def kept(results: Path) -> Iterable[Measured]:
     for path in sorted((results / "memory").glob("memory-network-*.csv")):
         with table(path) as rows:
             for row in rows:
-                if row["variant"] in models and row["kept_bytes"] and is_usual(row):
+                usual = has(row, USUAL)
+                if row["variant"] in models and row["kept_bytes"] and (usual or has(row, SMOKE)):
                     yield Measured(
                         what="memory",
                         model=models[row["variant"]],
@@ -114,7 +118,14 @@ def kept(results: Path) -> Iterable[Measured]:
                         released=False,
                         file=path.relative_to(results).as_posix(),
                         kept_mib=float(row["kept_bytes"]) / MIB,
+                        smoke=not usual,
                     )
+
+
+def whole(rows: Iterable[Measured]) -> list[Measured]:
+    """The rows that are not a smoke run's, where there are any: no figure has both."""
+    rows = [*rows]
+    return [row for row in rows if not row.smoke] or rows
 
 
 def alike(rows: Iterable[Measured]) -> Iterable[Measured]:

@@ -1,15 +1,16 @@
 """What results/ holds: trained runs, measured steps, depths at which inversion breaks."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from mocapsnet.errors import BrokenFile, NotFinite, OutOfRange
-from mocapsnet.paper.benches import Broken, Measured, alike, breaking, kept, steps
+from mocapsnet.paper.benches import Broken, Measured, alike, breaking, kept, steps, whole
 
 
 class Outcome(NamedTuple):
@@ -35,6 +36,8 @@ class Outcome(NamedTuple):
     smoke: bool
     note: str
     file: str
+    data_sha256: str = ""
+    """Of its images; nothing where they are not told or not all of the data set's."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Evidence:
     runs: Sequence[Outcome] = ()
     measured: Sequence[Measured] = ()
     broken: Sequence[Broken] = ()
+
+    @property
+    def smoke(self) -> bool:
+        """Whether any of it is a smoke run's."""
+        return any(run.smoke for run in self.runs) or any(row.smoke for row in self.measured)
 
     def select(self, recipe: str, **wanted: object) -> list[Outcome]:
         """The runs of a recipe whose fields are as wanted, one per seed, by seed.
@@ -88,10 +96,13 @@ def matches(row: Any, wanted: dict[str, object]) -> bool:
 
 def read(results: Path) -> Evidence:
     """Everything under a results folder, in the order of its files' names."""
+    accuracy = results / "accuracy"
+    paths = [*sorted(accuracy.glob("*.json")), *sorted((accuracy / "failed").glob("*.json"))]
+    runs = [outcome(path, results) for path in paths]
+    check_data(runs)
     return Evidence(
-        runs=[outcome(path, results) for path in sorted((results / "accuracy").glob("*.json"))]
-        + [outcome(path, results) for path in sorted((results / "accuracy" / "failed").glob("*.json"))],
-        measured=[*alike([*steps(results), *kept(results)])],
+        runs=runs,
+        measured=[*alike(whole([*steps(results), *kept(results)]))],
         broken=list(breaking(results)),
     )
 
@@ -115,7 +126,7 @@ def outcome(path: Path, results: Path) -> Outcome:
             told["name"] = told["name"].rsplit("-seed", 1)[0]
         training = told.get("training", {})
         check_end(run)
-        return Outcome(
+        found = Outcome(
             **{name: told[name] for name in Outcome._fields[:7]},
             # What a recipe leaves open is the paper's.
             lr=training.get("lr", config.get("lr")),
@@ -130,9 +141,43 @@ def outcome(path: Path, results: Path) -> Outcome:
             smoke=run.get("smoke", False),
             note=run.get("note", ""),
             file=path.relative_to(results).as_posix(),
+            data_sha256=digest(config),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        check_values(found)
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenFile(f"{path} is not a run's record: {error!r}; delete it to run it anew") from error
+
+
+def check_values(run: Outcome) -> None:
+    """Refuse what is not of its field's type, and numbers that nothing can have."""
+    for name, kind in get_type_hints(Outcome).items():
+        value, kinds = getattr(run, name), get_args(kind) or (kind,)
+        # A whole number is a number, but true is none.
+        if type(value) not in kinds and not (type(value) is int and float in kinds):
+            raise TypeError(f"{name} {value!r}")
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise ValueError(f"{name} {value!r}")
+    if run.accuracy is not None and run.accuracy > 100:
+        raise ValueError(f"accuracy {run.accuracy!r} %")
+
+
+def digest(config: dict[str, Any]) -> str:
+    """Of a run's images, where it took all there are: a part of them has another one."""
+    return "" if config.get("limit") or config.get("validation") else config.get("data_sha256", "")
+
+
+def check_data(runs: Iterable[Outcome]) -> None:
+    """Refuse whole runs of one data set that were trained on different images."""
+    first: dict[str, Outcome] = {}
+    for run in runs:
+        if run.data_sha256 and not run.smoke:
+            other = first.setdefault(run.dataset, run)
+            if run.data_sha256 != other.data_sha256:
+                raise BrokenFile(
+                    f"{other.file} and {run.file} were trained on different images of {run.dataset}; "
+                    "move one of them to another folder"
+                )
 
 
 def check_end(run: dict[str, Any]) -> None:

@@ -91,7 +91,8 @@ def measure(place: Place, datasets: Sequence[str] = SETS) -> list[str]:
     small = ["--batch=4", "--channels=8", "--repeats=2"] if place.smoke else []
     machine = hardware(device := pick_device(place.device))
     here = machine["cpu" if device.type == "cpu" else "device"]
-    found = [row for row in read(place.results).measured if row.device == here]
+    measured = read(place.results).measured
+    found = [row for row in measured if (row.device, row.smoke) == (here, place.smoke)]
     failed = []
     for dataset in datasets[:1] if place.smoke else datasets:
         for what, models in BENCHES.items():

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mocapsnet.errors import BrokenFile, CannotRun, Irreproducible, WrongArgument
+from mocapsnet import data as datasets
+from mocapsnet.errors import CannotRun, Irreproducible, NoRecord, WrongArgument
 from mocapsnet.ops.arguments import at_least
 from mocapsnet.paper.evidence import check_end
 from mocapsnet.paper.grid import Task
@@ -15,6 +16,7 @@ from mocapsnet.paper.recipes import Recipe
 from mocapsnet.paper.records import Place, failure, read_curve
 from mocapsnet.paper.sweep import start
 from mocapsnet.train.fit import pick_device
+from mocapsnet.train.options import fingerprint, part
 from mocapsnet.train.record import commit, hardware, versions
 
 TOLERANCE = 1e-3
@@ -33,6 +35,7 @@ def verify(file: str, data: str, device: str, epochs: int) -> list[str]:
     task = Task(recipe_of(run), run["seed"])
     if task.recipe.members > 1:
         raise WrongArgument(f"{file} is of an ensemble; only single models are repeated")
+    check_data(run, task, file, data)
     apart = differences(run, device)
     lines, wrong = [], []
     for was, now in zip(run["curve"], repeat(task, data, device, epochs), strict=False):
@@ -53,16 +56,20 @@ def read(file: str) -> dict[str, Any]:
         run = json.loads(Path(file).read_text())
         if "error" in run or not run["curve"]:
             raise KeyError("curve")
-        _ = [row["epoch"] + row["train_loss"] for row in run["curve"]], run["seed"] + 0
+        _ = [row["epoch"] + row["train_loss"] + 0.0 for row in run["curve"]], run["seed"] + 0
         _ = run["hardware"]["device"], run["commit"], run["versions"].items()
         check_end(run)
         recipe = recipe_of(run)
-        _ = recipe.members + 0, {**recipe.network, **recipe.training}
+        _ = recipe.members + 0, {**recipe.network, **recipe.training}, recipe.dataset + ""
         # It names a folder.
         if not re.fullmatch(r"[\w.-]+", recipe.name):
             raise ValueError(f"recipe {recipe.name!r}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BrokenFile(
+    except OSError as error:
+        raise WrongArgument(
+            f"verify must be a run's json, {file!r} cannot be read: {error.strerror}"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise NoRecord(
             f"{file} is not the record of a finished run of `mocapsnet reproduce`: {error!r}"
         ) from error
     return run
@@ -71,6 +78,23 @@ def read(file: str) -> dict[str, Any]:
 def recipe_of(run: dict[str, Any]) -> Recipe:
     """What a record says was trained."""
     return Recipe(**run.get("trained", run["recipe"]))
+
+
+def check_data(run: dict[str, Any], task: Task, file: str, data: str) -> None:
+    """Refuse images that are not those a run was trained on; old records do not tell theirs."""
+    if (was := run["config"].get("data_sha256")) is None:
+        return
+    training = task.recipe.training
+    try:
+        found = datasets.load(task.recipe.dataset, data)
+        now = fingerprint(part(found, training.get("limit"), training.get("validation", 0.0), task.seed))
+    except (OSError, ValueError, TypeError) as error:
+        raise CannotRun(f"{task.name} cannot be repeated here: {error}") from error
+    if now != was:
+        raise WrongArgument(
+            f"{data} holds other images of {found.name} than {file} was trained on: "
+            f"their data_sha256 is {now}, was {was}"
+        )
 
 
 def repeat(task: Task, data: str, device: str, epochs: int) -> list[dict[str, Any]]:

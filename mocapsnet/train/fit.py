@@ -30,7 +30,7 @@ from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_weights
 from mocapsnet.train.objective import Objective
 from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, cosine, make_optimizer, set_rate
-from mocapsnet.train.options import check_options, check_same_run, fingerprint
+from mocapsnet.train.options import check_options, check_same_run, fingerprint, part
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
@@ -152,9 +152,7 @@ def fit(
     }
     check_options(options, optimizer, epochs, model, dataset.image_shape)
     check_fits(model, dataset, window)
-    if limit is not None:
-        dataset = dataset.limit(limit)
-    dataset = dataset.hold_out(validation, seed)
+    dataset = part(dataset, limit, validation, seed)
     model.preprocessing = {} if window is None else {"window": window}
     if normalise == "dataset":
         model.preprocessing |= mean_and_std(dataset.train)

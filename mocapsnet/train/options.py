@@ -80,6 +80,13 @@ def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) 
             )
 
 
+def part(dataset: Dataset, limit: int | None, validation: float, seed: int) -> Dataset:
+    """The images of a run: some of those to train on, and some of these held out."""
+    if limit is not None:
+        dataset = dataset.limit(limit)
+    return dataset.hold_out(validation, seed)
+
+
 def fingerprint(dataset: Dataset) -> str:
     """A digest of every image and label, so that a run never goes on with other data."""
     digest = hashlib.sha256()

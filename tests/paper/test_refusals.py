@@ -1,0 +1,255 @@
+"""What is refused: other images, files that are no record, a smoke run's figures beside real ones."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from mocapsnet.cli import main
+from mocapsnet.errors import BrokenFile, WrongArgument
+from mocapsnet.paper import reproduce
+from mocapsnet.paper.evidence import Evidence, read
+from mocapsnet.paper.grid import Task
+from mocapsnet.paper.recipes import Recipe, recipe
+from mocapsnet.paper.records import Place
+from mocapsnet.paper.sweep import sweep
+from mocapsnet.paper.verify import verify
+from mocapsnet.train.options import fingerprint
+
+HEAD = "network,variant,blocks,seconds,kept_bytes,batch,channels,capsules,routing,dataset,device"
+TINY = Recipe(
+    *("tiny", "stable", "tiny", "mocapsnet", 1, "rba", "adam", "MoCapsNet"),
+    network={"kernel_size": 3, "channels": 8, "capsules": 3, "class_dim": 4},
+    training={"epochs": 1, "batch": 20, "limit": 40, "validation": 0.25},
+)
+
+
+def refused(capsys, *words: object) -> str:
+    """The one line of a command that ends with 2."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", *map(str, words)])
+    told = capsys.readouterr()
+    assert (stopped.value.code, told.out, told.err.count("\n")) == (2, "", 1)
+    return told.err
+
+
+def write_images(folder: Path, seed: int) -> str:
+    """A data set called tiny in a folder, its images drawn by seed."""
+    folder.mkdir()
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 255, (70, 9, 9, 1), np.uint8)
+    np.savez(folder / "tiny.npz", X=images, Y=np.arange(70) % 3, n_train=50)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A folder with data, and the record of a run on a part of them."""
+    folder = tmp_path_factory.mktemp("trained")
+    place = Place(folder, folder / "runs", write_images(folder / "data", seed=0), "cpu")
+    assert sweep([Task(TINY, 0)], place).finished
+    return folder
+
+
+def record_of(trained: Path) -> Path:
+    (path,) = (trained / "accuracy").glob("*.json")
+    return path
+
+
+def write_run(results: Path, name: str = "a", **changes: object) -> Path:
+    """A sound record but for the changes; a.b is b within a."""
+    run = {
+        "recipe": asdict(replace(recipe("stable", "cifar10", "mocapsnet"), name=name)),
+        "seed": 0,
+        "hardware": {"device": "cpu", "threads": 1},
+        "test_accuracy": 0.5,
+        "seconds": 1.5,
+        "parameters": 10,
+        "config": {"lr": 0.001, "batch": 128, "network": {"capsules": 32}},
+    }
+    for way, value in changes.items():
+        *outer, last = way.split(".")
+        inner = run
+        for word in outer:
+            inner = inner[word]
+        inner[last] = value
+    path = results / "accuracy" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(run))
+    return path
+
+
+def test_a_run_is_not_verified_with_other_images(trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: pytest.fail("it was trained"))
+    words = [
+        "--verify",
+        record_of(trained),
+        "--device",
+        "cpu",
+        "--data",
+        write_images(tmp_path / "x", seed=1),
+    ]
+    told = refused(capsys, *words)
+    assert f"{tmp_path / 'x'} holds other images of tiny than {record_of(trained)} was trained on" in told
+
+
+def test_data_that_are_not_there_are_told_before_a_run_is_verified(trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: pytest.fail("it was trained"))
+    run = json.loads(record_of(trained).read_text())
+    run["recipe"]["dataset"] = "cifar10"
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    told = refused(capsys, "--verify", tmp_path / "run.json", "--device=cpu", "--data", tmp_path)
+    assert f"tiny-s0 cannot be repeated here: cifar10 is not under {tmp_path}/" in told
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_same_images_and_old_records_are_verified(trained, tmp_path, monkeypatch, told):
+    run = json.loads(record_of(trained).read_text())
+    if not told:
+        del run["config"]["data_sha256"]
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: run["curve"])
+    looked = Mock(wraps=fingerprint)
+    monkeypatch.setattr("mocapsnet.paper.verify.fingerprint", looked)
+    assert "repeats to 0.001" in verify(str(tmp_path / "run.json"), str(trained / "data"), "cpu", 1)[-1]
+    assert looked.call_count == told
+
+
+def test_runs_of_one_data_set_were_trained_on_the_same_images(tmp_path):
+    other = {"config.data_sha256": "b" * 64}
+    write_run(tmp_path, "first", **{"config.data_sha256": "a" * 64})
+    write_run(tmp_path, "same", **{"config.data_sha256": "a" * 64})
+    write_run(tmp_path, "untold")
+    write_run(tmp_path, "smoke", smoke=True, **other)
+    write_run(tmp_path, "some", **{"config.limit": 100}, **other)
+    write_run(tmp_path, "held out", **{"config.validation": 0.1}, **other)
+    write_run(tmp_path, "another set", **{"recipe.dataset": "cifar100"}, **other)
+    assert len(read(tmp_path).runs) == 7
+    write_run(tmp_path, "second", **other)
+    expected = r"accuracy/first\.json and accuracy/second\.json were trained on different images of cifar10"
+    with pytest.raises(BrokenFile, match=expected):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seconds", None),
+        ("seconds", -1.0),
+        ("seconds", float("inf")),
+        ("parameters", None),
+        ("parameters", True),
+        ("recipe.name", 5),
+        ("recipe.blocks", "one"),
+        ("recipe.training", {"lr": "fast"}),
+        ("note", []),
+        ("error", 5),
+        ("smoke", "no"),
+        ("seed", "x"),
+        ("test_accuracy", float("nan")),
+        ("test_accuracy", 1.01),
+        ("test_accuracy", "0.5"),
+        ("hardware.device", 5),
+        ("config.data_sha256", 5),
+    ],
+)
+def test_a_value_that_nothing_can_have_breaks_a_record(tmp_path, name, value):
+    write_run(tmp_path)
+    assert len(read(tmp_path).runs) == 1
+    path = write_run(tmp_path, **{name: value})
+    with pytest.raises(BrokenFile, match=r"is not a run's record: .*; delete it to run it anew") as told:
+        read(tmp_path)
+    assert str(path) in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def write_bench(results: Path, what: str, batch: int, channels: int, network: str = "mocapsnet") -> None:
+    """Two depths; what they take is the batch."""
+    folder = results / ("memory" if what.startswith("memory") else "speed")
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = f"{batch},{batch * 2**20},{batch},{channels},32,rba,mnist,here"
+    rows = [f"{network},exact-reverse,{blocks},{sizes}" for blocks in (1, 2)]
+    (folder / f"{what}-mnist-b{batch}-channels-{channels}.csv").write_text("\n".join([HEAD, *rows]))
+
+
+@pytest.mark.parametrize("what", ["step", "memory-network"])
+def test_a_smoke_runs_bench_replaces_no_real_one(tmp_path, what):
+    write_bench(tmp_path, what, batch=4, channels=8)
+    kind = what.split("-")[0]
+    smoke = read(tmp_path)
+    assert smoke.smoke
+    assert [row.blocks for row in smoke.steps(kind)] == [1, 2]
+    write_bench(tmp_path, what, batch=128, channels=256)
+    whole = read(tmp_path)
+    assert not whole.smoke
+    assert {row.seconds or row.kept_mib for row in whole.steps(kind)} == {128.0}
+
+
+@pytest.mark.parametrize(("batch", "channels"), [(4, 256), (128, 8)])
+def test_a_bench_that_is_neither_whole_nor_a_smoke_runs_is_passed_by(tmp_path, batch, channels):
+    write_bench(tmp_path, "step", batch, channels)
+    assert not read(tmp_path).measured
+
+
+def test_runs_say_whether_evidence_is_a_smoke_runs(tmp_path):
+    write_run(tmp_path)
+    assert not read(tmp_path).smoke
+    assert not Evidence().smoke
+    write_run(tmp_path, smoke=True)
+    assert read(tmp_path).smoke
+
+
+def test_a_smoke_runs_bench_is_not_taken_for_a_measurement(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(reproduce, "bench", lambda what, *_: called.append(what) or 0)
+    monkeypatch.setattr(reproduce, "hardware", lambda _: {"cpu": "here", "device": "cpu"})
+    monkeypatch.setattr(reproduce, "DEPTHS", (1, 2))
+    monkeypatch.setattr(reproduce, "BENCHES", {"step": ("mocapsnet",)})
+    write_bench(tmp_path, "step", batch=4, channels=8)
+    reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu", smoke=True), ["mnist"])
+    assert not called
+    reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"), ["mnist"])
+    assert called == ["step"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "verify must be a run's json, {file!r} cannot be read: No such file or directory"),
+        ("folder", "verify must be a run's json, {file!r} cannot be read: Is a directory"),
+        (b"words", "{file} is not the record of a finished run"),
+        (b"\xff", "{file} is not the record of a finished run"),
+        (b"[" * 100_000, "{file} is not the record of a finished run"),
+        (b"{}", "{file} is not the record of a finished run"),
+        (b"[]", "{file} is not the record of a finished run"),
+    ],
+)
+def test_a_file_that_cannot_be_verified_is_a_wrong_argument(tmp_path, capsys, content, expected):
+    file = tmp_path / "run.json"
+    if content == "folder":
+        file.mkdir()
+    elif content is not None:
+        file.write_bytes(content)
+    assert expected.format(file=str(file)) in refused(capsys, "--verify", file, "--device=cpu")
+
+
+@pytest.mark.parametrize("part", ["loss", "dataset"])
+def test_words_for_losses_and_numbers_for_words_are_refused(trained, tmp_path, part):
+    run = json.loads(record_of(trained).read_text())
+    if part == "loss":
+        run["curve"][0] |= {"epoch": "1", "train_loss": "2"}
+        run["config"]["epochs"] = "1"
+    else:
+        run["recipe"]["dataset"] = 5
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(WrongArgument, match="is not the record of a finished run"):
+        verify(str(tmp_path / "run.json"), str(trained / "data"), "cpu", 1)
+
+
+def test_the_report_takes_no_only(tmp_path, capsys):
+    told = refused(capsys, "report", "--only", "nonsense", "--output", tmp_path)
+    assert "report is of all results and takes no --only, got 'nonsense'" in told
+    assert not [*tmp_path.iterdir()]
