@@ -54,7 +54,7 @@ def write_report(results: Path) -> tuple[Path, Path]:
     (results / "figures").mkdir(parents=True, exist_ok=True)
     for name, (_, picture) in figures.items():
         writing.write(results / "figures" / f"{name}.svg", picture.encode())
-    smoke = SMOKE if any(run.smoke for run in evidence.runs) else ""
+    smoke = SMOKE if evidence.smoke else ""
     told = counts(evidence, tables)
     html = page(TITLE, [INTRODUCTION, smoke], told, RULES, RECIPES_TOLD, tables, figures, judged)
     text = as_markdown([INTRODUCTION, smoke], told, tables, judged)

@@ -134,6 +134,15 @@ def test_a_gpu_counts_before_a_cpu_with_more_depths(results):
     assert {row.device for row in read(results).steps("step", model="mocapsnet")} == {"NVIDIA H200"}
 
 
+def test_a_report_of_a_smoke_runs_benches_alone_says_so(tmp_path):
+    (tmp_path / "speed").mkdir()
+    rows = "network,blocks,seconds,peak_bytes,dataset,device,batch,channels\n"
+    file = tmp_path / "speed" / "step-mnist-b4-channels-8-nvidia-h200.csv"
+    for batch, channels, smoke in ((4, 8, True), (128, 256, False)):
+        file.write_text(f"{rows}mocapsnet,1,0.001,1048576,mnist,NVIDIA H200,{batch},{channels}\n")
+        assert ("This is a smoke run" in write_report(tmp_path)[0].read_text()) == smoke
+
+
 def test_a_note_of_a_run_is_told(results):
     assert "Notes on runs" not in write_report(results)[0].read_text()
     path = next((results / "accuracy").glob("*-s0-*.json"))
