@@ -39,8 +39,9 @@ def test_the_surface_is_pinned():
     )
     names = " ".join(field.name for field in dataclasses.fields(BenchSettings))
     assert names == (
-        "of depths networks naive_depths batch capsules capsule_dim routing gamma dataset channels repeats "
-        "device output backend memory arithmetic precision graph compile epochs seeds decay data limit"
+        "of depths networks naive_depths released_depths batch capsules capsule_dim routing gamma dataset "
+        "channels repeats device output backend memory arithmetic precision graph compile epochs seeds decay "
+        "data limit"
     )
     assert list(READS) == ["step", "memory", "routing", "inference", "epoch"]
     assert BenchSettings().blocks("memory") == [1, 2, 4, 8, 16, 32, 64]
@@ -129,6 +130,15 @@ def test_the_three_networks_share_their_arguments():
         ),
         ("bench step --depths []", "depths must hold one number of blocks or more, got []"),
         ("bench step --naive_depths [3] --depths [1,2]", "each of naive_depths must be among depths, got 3"),
+        (
+            "bench step --released_depths [3] --depths [1]",
+            "each of released_depths must be among depths, got 3",
+        ),
+        (
+            "bench step --released_depths [1] --depths [1] --routing em",
+            "routing of released_depths must be one of",
+        ),
+        ("bench inference --released_depths [1]", "bench inference does not read released_depths"),
         ("bench step --batch 0", "batch must be a whole number >= 1, got 0"),
         ("bench step --dataset cifar", "dataset must be one of"),
         ("bench step --channels 30", "channels must be a multiple of capsule_dim 8, got 30; 24 is one"),

@@ -16,21 +16,23 @@ from mocapsnet.train.record import commit, hardware, versions
 
 MIB = 2**20
 # The rows tell these themselves, or they say where and how often, and not what.
-UNTOLD = ("networks", "naive_depths", "data")
+UNTOLD = ("networks", "naive_depths", "released_depths", "data")
 UNNAMED = (*UNTOLD, "of", "batch", "repeats", "device", "epochs")
 # What a row ran with where that is not what was set: a trunk without momentum has none of its settings.
 PLAIN = {"gamma": "", "memory": "", "arithmetic": ""}
+# As a first version runs.
+FIRST = {"precision": "fp32", "graph": "off", "compile": False}
 RAN_WITH: dict[str, dict[str, Any]] = {
     "capsnet": PLAIN,
     "rescapsnet": PLAIN,
+    "released-mocapsnet": {**FIRST, "backend": "reference", "memory": "reverse", "arithmetic": "float"},
+    "released-rescapsnet": {**PLAIN, **FIRST, "backend": "reference"},
     "convolutions": {**PLAIN, "routing": "", "capsules": "", "capsule_dim": "", "backend": ""},
     "naive": {
+        **FIRST,
         "backend": "",
         "memory": "store",
         "arithmetic": "float",
-        "precision": "fp32",
-        "graph": "off",
-        "compile": False,
     },
 }
 Draw = Callable[[Sequence[Any], BenchSettings, str, Path], None]

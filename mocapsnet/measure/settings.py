@@ -11,7 +11,7 @@ NETWORK = ("networks", "naive_depths", *SIZES, "backend", "memory", "arithmetic"
 HOW = ("precision", "graph", "compile")
 # What each bench reads, in the order of its CSV; all read output too, and all but routing depths.
 READS: dict[str, tuple[str, ...]] = {
-    "step": (*NETWORK, *HOW),
+    "step": ("released_depths", *NETWORK, *HOW),
     "memory": ("of", *SIZES),
     "routing": (*(name for name in SIZES if name not in ("routing", "gamma")), *HOW),
     "inference": (*NETWORK, *HOW),
@@ -41,6 +41,7 @@ class BenchSettings:
         depths: Depths in blocks of two routed layers; null is 1 to 8 and 20, for memory 1 to 64, for epoch 1.
         networks: Which networks are measured.
         naive_depths: Where the naive version is measured too; null is the least depth and 8, or one below.
+        released_depths: For step: where the network of the released code is measured too; null is nowhere.
         batch: Images per step.
         capsules: Capsules in CapsLayer 1 and in every layer of the trunk.
         capsule_dim: Size of those capsules.
@@ -68,6 +69,7 @@ class BenchSettings:
     depths: list[int] | None = None
     networks: list[str] = field(default_factory=lambda: ["mocapsnet", "rescapsnet", "capsnet"])
     naive_depths: list[int] | None = None
+    released_depths: list[int] | None = None
     batch: int = 128
     capsules: int = 32
     capsule_dim: int = 8
@@ -117,9 +119,12 @@ class BenchSettings:
             raise WrongArgument("depths must hold one number of blocks or more, got []; [1,2,4] holds three")
         for blocks in self.depths or []:
             at_least("each of depths", blocks, 1)
-        for blocks in self.naive_depths or []:
-            if blocks not in self.blocks(what):
-                raise WrongArgument(f"each of naive_depths must be among depths, got {blocks!r}")
+        for name in ("naive_depths", "released_depths"):
+            for blocks in getattr(self, name) or []:
+                if blocks not in self.blocks(what):
+                    raise WrongArgument(f"each of {name} must be among depths, got {blocks!r}")
+        if self.released_depths:
+            one_of("routing of released_depths", self.routing, ("rba", "sda"))
 
     def blocks(self, what: str) -> list[int]:
         """The depths, each once, in order."""

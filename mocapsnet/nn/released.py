@@ -75,8 +75,10 @@ class ReleasedLayer(nn.Module):
         iterations: int,
         weight_std: float = 0.01,
         bias: float | None = None,
+        backend: str = "auto",
     ) -> None:
         super().__init__()
+        self.backend = backend
         self.routing = routing
         self.iterations = iterations
         self.W = nn.Parameter(weight_std * torch.randn(capsules, in_capsules, dim, in_dim))
@@ -91,7 +93,7 @@ class ReleasedLayer(nn.Module):
 
     def route(self, u: Tensor) -> Tensor:
         """The routing itself, in the precision of u."""
-        if self.routing == "rba":
+        if self.routing == "rba" and self.backend == "auto":
             if (fused := fused_op("rba", u, self.W, "auto")) is not None:
                 v: Tensor = fused.rba(u, self.W, self.bias, self.iterations, epsilon=EPSILON)
                 return v
@@ -126,9 +128,11 @@ def released_scale(d: Tensor) -> Tensor:
 class ReleasedMomentumBlock(nn.Module):
     """Momentum around two layers, its velocity starting at zero; doubled adds x again: x + Momentum(x)."""
 
-    def __init__(self, first: nn.Module, second: nn.Module, gamma: float, doubled: bool = True) -> None:
+    def __init__(
+        self, first: nn.Module, second: nn.Module, gamma: float, doubled: bool = True, memory: str = "store"
+    ) -> None:
         super().__init__()
-        self.momentum = MomentumSequence([first, second], gamma, memory="store", arithmetic="float")
+        self.momentum = MomentumSequence([first, second], gamma, memory, arithmetic="float")
         self.doubled = doubled
 
     def forward(self, x: Tensor) -> Tensor:
@@ -151,7 +155,8 @@ class ReleasedNetwork(Network):
     """The released network; trunk is "plain", "residual" or "momentum", routing "rba" or "sda".
 
     doubled, weight_std and routing_bias change one thing at a time: "released" doubles the skip of momentum
-    alone and gives SDA alone a bias, of 0.1.
+    alone and gives SDA alone a bias, of 0.1. backend="reference" takes memory as that code does: it keeps all
+    votes, and inverts momentum blocks in floats.
     """
 
     # SDA's mean distance is over the batch, which was 128, and all its votes are in memory.
@@ -174,9 +179,11 @@ class ReleasedNetwork(Network):
         doubled: bool | str = "released",
         weight_std: float = 0.01,
         routing_bias: float | str | None = "released",
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         image_shape = checked_shape(image_shape)
+        one_of("backend", backend, ("auto", "reference"))
         one_of("trunk", trunk, ("plain", "residual", "momentum"))
         one_of("routing", routing, ("rba", "sda"))
         at_least("blocks", blocks, 0)
@@ -210,12 +217,12 @@ class ReleasedNetwork(Network):
             "doubled": doubled,
             "weight_std": weight_std,
             "routing_bias": routing_bias,
+            "backend": backend,
         }
 
         def layer(in_capsules: int, out_capsules: int, dim: int) -> ReleasedLayer:
-            return ReleasedLayer(
-                in_capsules, capsule_dim, out_capsules, dim, routing, iterations, weight_std, routing_bias
-            )
+            sizes = in_capsules, capsule_dim, out_capsules, dim
+            return ReleasedLayer(*sizes, routing, iterations, weight_std, routing_bias, backend)
 
         self.stem = Stem(image_shape[0], channels, kernel_size)
         self.primary = ReleasedPrimary(channels, capsule_dim, kernel_size)
@@ -224,7 +231,8 @@ class ReleasedNetwork(Network):
         self.trunk: nn.Module
         if trunk == "momentum":
             pairs = zip(layers[::2], layers[1::2], strict=True)
-            self.trunk = PlainTrunk(ReleasedMomentumBlock(*pair, gamma, doubled) for pair in pairs)
+            memory = "reverse" if backend == "reference" else "store"
+            self.trunk = PlainTrunk(ReleasedMomentumBlock(*pair, gamma, doubled, memory) for pair in pairs)
         elif trunk == "residual":
             self.trunk = DoubledResidualTrunk(layers) if doubled else ResidualTrunk(layers)
         else:

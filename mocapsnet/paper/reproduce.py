@@ -25,7 +25,12 @@ MEASURED = ("table-4", "figure-3", "figure-4", "all")
 WHAT = tuple(dict.fromkeys((*TABLES, *MEASURED, "report")))
 SETS = ("mnist", "cifar10", "svhn")
 # What is measured of which networks.
-BENCHES = {"step": NETWORKS, "inference": NETWORKS, "memory": ("mocapsnet", "mocapsnet-stored")}
+RELEASED = ("released-rescapsnet", "released-mocapsnet")
+BENCHES = {
+    "step": (*NETWORKS, *RELEASED),
+    "inference": NETWORKS,
+    "memory": ("mocapsnet", "mocapsnet-stored"),
+}
 
 
 def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, list[str]]:
@@ -96,13 +101,17 @@ def measure(place: Place, datasets: Sequence[str] = SETS) -> list[str]:
     failed = []
     for dataset in datasets[:1] if place.smoke else datasets:
         for what, models in BENCHES.items():
-            there = {(row.model, row.blocks) for row in found if (row.what, row.dataset) == (what, dataset)}
+            there = {
+                ("released-" * row.released + row.model, row.blocks)
+                for row in found
+                if (row.what, row.dataset) == (what, dataset)
+            }
             if {*product(models, wanted)} <= there:
                 continue
             # The same file is written: what else it holds is measured again.
             depths = sorted({*wanted, *(blocks for _, blocks in there)})
             words = [f"--dataset={dataset}", f"--depths={depths}", f"--device={place.device}", *small]
-            words += ["--of=network"] if what == "memory" else []
+            words += {"memory": ["--of=network"], "step": [f"--released_depths={wanted}"]}.get(what, [])
             folder = place.results / ("memory" if what == "memory" else "speed")
             folder.mkdir(parents=True, exist_ok=True)
             if bench(what, [*words, f"--output={folder}"], folder / f"{what}-{dataset}.log"):

@@ -14,7 +14,7 @@ from mocapsnet import ops
 from mocapsnet.errors import Irreproducible, NotFinite, WrongArgument
 from mocapsnet.measure import timing
 from mocapsnet.measure.bench import BENCHES, bench
-from mocapsnet.measure.report import aligned, file_name
+from mocapsnet.measure.report import aligned, file_name, write
 from mocapsnet.measure.settings import READS, BenchSettings
 from mocapsnet.measure.speed import epoch, inference, naive, networks, routing, step
 from mocapsnet.measure.speed.networks import against_naive, build, random_split
@@ -69,6 +69,25 @@ def test_the_naive_step_follows_the_same_losses_and_they_fall(settings):
     )
     assert ours == pytest.approx(theirs, rel=1e-5)
     assert max(ours[-3:]) < min(ours[:3])
+
+
+def test_the_released_networks_have_rows_where_they_are_asked_for(settings, tmp_path):
+    asked = replace(settings, depths=[1, 2], naive_depths=[], released_depths=[2], repeats=1)
+    rows = step.bench_step(asked)
+    names = ("released-mocapsnet", "released-rescapsnet")
+    assert [(row.blocks, row.network) for row in rows if row.network in names] == [(2, n) for n in names]
+    path, _ = write("step", rows, replace(asked, output=str(tmp_path)))
+    lines = {line["network"]: line for line in csv.DictReader(path.open()) if line["blocks"] == "2"}
+    told = ("backend", "memory", "arithmetic", "precision", "graph", "compile")
+    assert [lines[names[0]][name] for name in told] == [
+        "reference",
+        "reverse",
+        "float",
+        "fp32",
+        "off",
+        "False",
+    ]
+    assert [lines[names[1]][name] for name in told[:3]] == ["reference", "", ""]
 
 
 def test_a_step_has_a_row_for_every_network_at_every_depth(settings):
@@ -353,7 +372,7 @@ def test_a_line_of_the_csv_says_all_that_its_figures_hang_on(what, settings):
     named = [(line["network"], line["memory"]) for line in lines]
     assert named == [("mocapsnet", "store"), ("naive", "store"), ("convolutions", "")]
     for line in lines:
-        assert line.keys() >= set(READS[what]) - {"networks", "naive_depths"}
+        assert line.keys() >= set(READS[what]) - {"networks", "naive_depths", "released_depths"}
         assert (line["precision"], line["graph"], line["compile"]) == ("fp32", "off", "False")
         assert (line["batch"], line["threads"]) == ("3", "1")
         assert line["torch"] == version or line["torch"].startswith(version)

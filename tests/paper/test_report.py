@@ -143,6 +143,20 @@ def test_a_report_of_a_smoke_runs_benches_alone_says_so(tmp_path):
         assert ("This is a smoke run" in write_report(tmp_path)[0].read_text()) == smoke
 
 
+def test_the_released_networks_decide_on_the_papers_sizes(tmp_path):
+    (tmp_path / "speed").mkdir()
+    lines = ["network,blocks,seconds,peak_bytes,dataset,device,batch,channels,backend,memory,arithmetic"]
+    lines += [
+        f"released-mocapsnet,{n},0.1,{size * 2**20},cifar10,NVIDIA H200,128,256,reference,reverse,float"
+        for n, size in ((1, 7653), (2, 9999))
+    ]
+    (tmp_path / "speed" / "step-cifar10-b128-nvidia-h200.csv").write_text("\n".join(lines) + "\n")
+    found = {j.claim.says: j.verdict for j in ledger(read(tmp_path))}
+    assert found["CIFAR-10, MoCapsNet, 1 block: 7653 MB"] == "holds"
+    assert found["CIFAR-10, MoCapsNet, 2 blocks: 7657 MB"] == "does not hold"
+    assert found["CIFAR-10, MoCapsNet, 3 blocks: 7660 MB"] == "not run"
+
+
 def test_a_note_of_a_run_is_told(results):
     assert "Notes on runs" not in write_report(results)[0].read_text()
     path = next((results / "accuracy").glob("*-s0-*.json"))

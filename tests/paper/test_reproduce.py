@@ -33,6 +33,7 @@ def test_every_network_and_shape_is_measured_at_every_depth(tmp_path, commands):
     assert [what for what, _ in commands] == ["step", "inference", "memory"] * 3
     assert ["--of=network" in words for _, words in commands] == [False, False, True] * 3
     assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8]" in commands[0][1]
+    assert "--released_depths=[1, 2, 3, 4, 5, 6, 7, 8]" in commands[0][1]
     assert [words[0] for _, words in commands[::3]] == [
         f"--dataset={name}" for name in ("mnist", "cifar10", "svhn")
     ]
@@ -46,7 +47,7 @@ def test_what_this_device_has_measured_is_not_measured_again(tmp_path, commands,
     with (tmp_path / "speed" / "step-cifar10.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["network", "blocks", "seconds", "dataset", "device"])
-        for network in ("capsnet", "rescapsnet", "mocapsnet"):
+        for network in ("capsnet", "rescapsnet", "mocapsnet", "released-rescapsnet", "released-mocapsnet"):
             writer.writerows([network, blocks, 0.1, "cifar10", device] for blocks in range(1, 9))
     reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
     again = [what for what, words in commands if words[0] == "--dataset=cifar10"]

@@ -18,6 +18,7 @@ from mocapsnet.measure.timing import Times, agree, sized
 from mocapsnet.nn.inversion import relative_error
 from mocapsnet.nn.network import NETWORKS, CapsuleNetwork, MoCapsNet
 from mocapsnet.nn.primary import convolve
+from mocapsnet.nn.released import ReleasedNetwork
 from mocapsnet.train.fit import How, pick_device
 from mocapsnet.train.step import another_stream, float32_products, in_fast_order, make_fabric
 
@@ -91,6 +92,18 @@ def build(
     torch.manual_seed(seed)
     with sized(f"a network of {blocks} such blocks"):
         return kind(image_shape, classes, blocks, **options)
+
+
+def released(settings: BenchSettings, blocks: int) -> dict[str, ReleasedNetwork]:
+    """What the released code of the paper computes, with and without momentum, all votes in memory."""
+    names = ("routing", "capsules", "capsule_dim", "channels")
+    options: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    trunks = {"released-mocapsnet": "momentum", "released-rescapsnet": "residual"}
+    with sized(f"a network of {blocks} such blocks"):
+        return {
+            name: ReleasedNetwork(*shape_of(settings.dataset), blocks, trunk, backend="reference", **options)
+            for name, trunk in trunks.items()
+        }
 
 
 def outcome(network: nn.Module, data: Split, count: int, precision: str) -> dict[str, list[Tensor]]:

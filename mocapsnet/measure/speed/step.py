@@ -1,5 +1,6 @@
 """The training step, as training runs it, beside its naive version and the two convolutions alone."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -22,6 +23,7 @@ from mocapsnet.measure.speed.networks import (
     build,
     in_precision,
     over,
+    released,
 )
 from mocapsnet.measure.timing import Peak, agree, attempt, cells, in_turn, progress, warm
 from mocapsnet.nn.network import CapsuleNetwork
@@ -221,6 +223,9 @@ def measure(
     ways = dict.fromkeys(models, how)
     if blocks in settings.naive_blocks("step"):
         models["naive"], ways["naive"] = Naive(build(settings, "mocapsnet", blocks)), NAIVE
+    if blocks in (settings.released_depths or []):
+        models |= (code := released(settings, blocks))
+        ways |= dict.fromkeys(code, NAIVE)
     make = {name: partial(network_contender, model, how=ways[name]) for name, model in models.items()}
     make["convolutions"] = partial(convolutions_contender, build(settings, "capsnet", 1), how=how)
     with ExitStack() as stack:
@@ -276,7 +281,8 @@ def bench_step(settings: BenchSettings) -> list[StepRow]:
     """
     start = begin("step", settings)
     networks = len(settings.networks)
-    turns = sum(2 * (networks + (blocks in start.naive)) + 1 for blocks in start.depths)
+    beside = Counter([*start.naive, *2 * (settings.released_depths or [])])
+    turns = sum(2 * (networks + beside[blocks]) + 1 for blocks in start.depths)
     rows: list[StepRow] = []
     with progress(turns * settings.repeats + len(start.depths) * networks) as bar:
         for blocks in start.depths:
