@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jsonargparse import auto_cli
 
 from mocapsnet import data as datasets
@@ -72,16 +73,12 @@ def variant(dataset: str, name: str, blocks: int, epochs: int, changes: dict[str
 
 def hold_out(dataset: str, data: str, folder: Path) -> str:
     """Write the training images alone as a data set that tests with a tenth of them; its name."""
-    train = datasets.load(dataset, data).train
-    order = np.random.default_rng(0).permutation(len(train.labels))
+    split = datasets.load(dataset, data).hold_out(0.1, seed=0)
+    assert split.validation is not None
+    images, labels = map(torch.cat, zip(split.train, split.validation, strict=True))
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{dataset}-held-out"
-    np.savez(
-        folder / f"{name}.npz",
-        X=train.images.permute(0, 2, 3, 1).numpy()[order],
-        Y=train.labels.numpy()[order],
-        n_train=len(order) - len(order) // 10,
-    )
+    name, count = f"{dataset}-held-out", len(split.train.labels)
+    np.savez(folder / f"{name}.npz", X=images.permute(0, 2, 3, 1).numpy(), Y=labels.numpy(), n_train=count)
     return name
 
 

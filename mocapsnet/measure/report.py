@@ -28,12 +28,7 @@ RAN_WITH: dict[str, dict[str, Any]] = {
     "released-mocapsnet": {**FIRST, "backend": "reference", "memory": "reverse", "arithmetic": "float"},
     "released-rescapsnet": {**PLAIN, **FIRST, "backend": "reference"},
     "convolutions": {**PLAIN, "routing": "", "capsules": "", "capsule_dim": "", "backend": ""},
-    "naive": {
-        **FIRST,
-        "backend": "",
-        "memory": "store",
-        "arithmetic": "float",
-    },
+    "naive": {**FIRST, "backend": "", "memory": "store", "arithmetic": "float"},
 }
 Draw = Callable[[Sequence[Any], BenchSettings, str, Path], None]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from mocapsnet.paper.drawing import box, chart, edge, key, plus, svg, text
 from mocapsnet.paper.evidence import Evidence
-from mocapsnet.paper.printed import NAMES, STEEPNESS
+from mocapsnet.paper.printed import NAMES, STEEPNESS, STEPS
 from mocapsnet.paper.statistics import line
 
 NETWORKS = ("capsnet", "rescapsnet", "mocapsnet")
@@ -125,10 +125,10 @@ def figure_3(evidence: Evidence) -> str:
 def figure_4(evidence: Evidence) -> str:
     """How steep those lines are on CIFAR-10, beside the slopes the paper prints."""
     parts: list[str] = []
-    # Milliseconds of a step are seconds of a thousand steps; an epoch has 391.
+    # Milliseconds of a step are seconds of a thousand.
     units = {
         "peak_mib": ("memory", "MiB", "MB", 1.0),
-        "seconds": ("seconds", "s per epoch", "s per epoch", 0.391),
+        "seconds": ("seconds", "s per epoch", "s per epoch", STEPS / 1000),
     }
     for across, (title, what, metric, unit) in enumerate(PANELS[:2]):
         lines = lines_of(evidence, "cifar10", what, metric, unit)

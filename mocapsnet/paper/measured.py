@@ -11,8 +11,6 @@ from mocapsnet.paper.statistics import line
 
 # A metric's unit in words, and how many of it are one.
 UNITS = {"peak_mib": ("MiB", 1.0), "kept_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
-
-
 # What stays the same when it is measured again: one measurement decides.
 STEADY = ("peak_mib", "kept_mib")
 

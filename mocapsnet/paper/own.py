@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mocapsnet.paper import printed
-from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, NAMES, PAIRS, counted
+from mocapsnet.paper.printed import ACCURACY, CHANCE, DEPTHS, MEMORY, NAMES, PAIRS, counted
 from mocapsnet.paper.statistics import line, welch_printed
 
 
@@ -74,14 +74,14 @@ def baselines_are_the_best() -> Own:
 
 def best_depths() -> Own:
     """CIFAR-10 alone gains nothing from depth."""
-    depths = {dataset: -best(dataset, "mocapsnet")[1] for dataset in ("mnist", "svhn", "cifar10", "cifar100")}
+    depths = {dataset: -best(dataset, "mocapsnet")[1] for dataset in CHANCE}
     told = ", ".join(f"{NAMES[dataset]} {blocks}" for dataset, blocks in depths.items())
     return Own([d for d, blocks in depths.items() if blocks == 1] == ["cifar10"], f"best depths: {told}")
 
 
 def deeper_in_most_cases() -> Own:
     """On most data sets the best MoCapsNet has more than one block."""
-    depths = [-best(dataset, "mocapsnet")[1] for dataset in ("mnist", "svhn", "cifar10", "cifar100")]
+    depths = [-best(dataset, "mocapsnet")[1] for dataset in CHANCE]
     rows = [cells for (_, _, model), cells in ACCURACY.items() if model == "mocapsnet"]
     wins = [value > cells[0][0] for cells in rows for value, _ in cells[1:]]
     deep = sum(blocks > 1 for blocks in depths)
@@ -92,7 +92,7 @@ def deeper_in_most_cases() -> Own:
 def gains_of_momentum() -> Own:
     """MoCapsNet at its best depth is above ResCapsNet there, on every data set."""
     gains = {}
-    for dataset in ("mnist", "svhn", "cifar10", "cifar100"):
+    for dataset in CHANCE:
         value, depth = best(dataset, "mocapsnet")
         gains[dataset] = value - mean(dataset, "rescapsnet", -depth)
     told = ", ".join(f"{NAMES[dataset]} {gain:+.2f}" for dataset, gain in gains.items())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mocapsnet.paper import own
 from mocapsnet.paper.measured import Bench, Inverts, Near, Ratio, Slope, SlopeRatio
-from mocapsnet.paper.printed import ABLATION, CHANCE, DEPTHS, NAMES
+from mocapsnet.paper.printed import ABLATION, CHANCE, DEPTHS, NAMES, STEEPNESS, STEPS
 from mocapsnet.paper.rules import AllOf, Better, Chance, Claim, Equals, No, Rising, Same, Trained
 
 
@@ -42,8 +42,6 @@ SETS = tuple(CHANCE)
 # The depth at which MoCapsNet is best in tables 1 and 2.
 BEST_DEPTH = {"mnist": 7, "svhn": 3, "cifar10": 1, "cifar100": 8}
 BOTH = ("adam", "ranger21")
-# Figure 4 has seconds per epoch of CIFAR-10, a bench seconds per step.
-STEPS = 391
 # The data sets of figure 3; SVHN's shapes are CIFAR-10's.
 MEASURED = ("mnist", "cifar10")
 # Of a sentence about every depth, those that are asked for.
@@ -94,7 +92,7 @@ def sentences() -> list[Claim]:
         ),
         Claim(
             "section 1",
-            "Memory grows quadratically with the capsules of a layer",
+            "Memory grows quadratically with the capsules of a layer: that of its matrices",
             own=own.quadratic_in_capsules,
         ),
         Claim("section 1", "A MoCapsNet of 40 layers trains", Chance([momentum("svhn", 20)], learns=True)),
@@ -296,7 +294,9 @@ def sentences() -> list[Claim]:
                 f"On CIFAR-10 a {what} block adds {value} s to an epoch",
                 Slope(bench, value / STEPS),
             )
-            for what, bench, value in (("momentum", seconds[0], 1.882), ("residual", seconds[1], 1.031))
+            for what, bench, value in zip(
+                ("residual", "momentum"), reversed(seconds), STEEPNESS["seconds"].values(), strict=True
+            )
         ),
         Claim(
             "section 4.2, 5",

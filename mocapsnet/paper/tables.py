@@ -8,10 +8,9 @@ from mocapsnet.paper.claims import printed_value, trained
 from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, grouped, once, summary
 from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, NAMES, Cell, cells
 from mocapsnet.paper.rules import failed
+from mocapsnet.paper.sentences import BEST_DEPTH
 
 RECIPES = ("written", "released", "stable", "best")
-# What the paper's introduction compares: the depth at which MoCapsNet is best in tables 1 and 2.
-HEADLINE = {("mnist", 7), ("svhn", 3), ("cifar10", 1), ("cifar100", 8)}
 # The end of a control's name, in words.
 CHANGES = {
     "": "as released",
@@ -249,7 +248,7 @@ def headline(evidence: Evidence) -> Table:
     found = [
         cell
         for cell in cells()
-        if cell.table in ("table-1", "table-2") and (cell.dataset, cell.blocks) in HEADLINE
+        if cell.table in ("table-1", "table-2") and BEST_DEPTH[cell.dataset] == cell.blocks
     ]
     rows = [
         [

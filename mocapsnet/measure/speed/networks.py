@@ -99,6 +99,7 @@ def released(settings: BenchSettings, blocks: int) -> dict[str, ReleasedNetwork]
     names = ("routing", "capsules", "capsule_dim", "channels")
     options: dict[str, Any] = {name: getattr(settings, name) for name in names}
     trunks = {"released-mocapsnet": "momentum", "released-rescapsnet": "residual"}
+    torch.manual_seed(0)
     with sized(f"a network of {blocks} such blocks"):
         return {
             name: ReleasedNetwork(*shape_of(settings.dataset), blocks, trunk, backend="reference", **options)
