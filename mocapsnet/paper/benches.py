@@ -44,6 +44,8 @@ class Measured(NamedTuple):
     kept_mib: float | None = None
     """Kept for the backward pass."""
     smoke: bool = False
+    like: str = ""
+    """The data set that was measured in place of this one, which is like it."""
 
 
 class Broken(NamedTuple):
@@ -140,7 +142,7 @@ def alike(rows: Iterable[Measured]) -> Iterable[Measured]:
     for dataset, other in ALIKE.items():
         for row in rows:
             if row.dataset == other and (row.what, dataset) not in there:
-                yield row._replace(dataset=dataset)
+                yield row._replace(dataset=dataset, like=other)
 
 
 def breaking(results: Path) -> Iterable[Broken]:

@@ -2,26 +2,35 @@
 
 from mocapsnet.paper.measured import Bench, Near
 from mocapsnet.paper.printed import NAMES, Cell, cells, counted
-from mocapsnet.paper.rules import Claim, Equals, Trained
+from mocapsnet.paper.rules import Claim, Equals, Spread, Trained
 from mocapsnet.paper.sentences import sentences
 
 
-def number(cell: Cell) -> Claim:
-    """The claim that a table's number makes."""
-    source = cell.table.replace("-", " ")
+def numbers(cell: Cell) -> list[Claim]:
+    """The claims that a table's cell makes: a number, and its standard deviation where one is printed."""
+    source, told = cell.table.replace("-", " "), label(cell)
+    if cell.table == "table-4":
+        near = Near(Bench("step", "peak_mib", cell.dataset, cell.model), cell.blocks, cell.value)
+        return [Claim(source, f"{told}: {printed_value(cell)} MB", near, cell=cell)]
+    # What is printed with ≈ is meant to half a point.
+    equals = Equals(trained(cell), cell.value, 0.5 if cell.about else 0.0)
+    found = [Claim(source, f"{told}: {printed_value(cell)} %", equals, cell=cell)]
+    if cell.std is not None:
+        says = f"{told}: a standard deviation of {cell.std:.2f}"
+        found.append(Claim(source, says, Spread(trained(cell), cell.std), cell=cell))
+    return found
+
+
+def label(cell: Cell) -> str:
+    """What a cell is about, in words."""
     options = [NAMES[cell.dataset], NAMES[cell.model]]
     if cell.blocks:
         options.append(counted(cell.blocks))
-    if cell.table == "table-4":
-        rule = Near(Bench("step", "peak_mib", cell.dataset, cell.model), cell.blocks, cell.value)
-        return Claim(source, f"{', '.join(options)}: {printed_value(cell)} MB", rule, printed=True)
     if cell.table == "table-3":
         options += [cell.optimizer.capitalize(), cell.routing.upper()]
     if cell.table == "table-5":
         options += [f"rate {cell.lr:g}", f"{cell.capsules} capsules", f"batch {cell.batch}"]
-    # What is printed with ≈ is meant to half a point.
-    equals = Equals(trained(cell), cell.value, 0.5 if cell.about else 0.0)
-    return Claim(source, f"{', '.join(options)}: {printed_value(cell)} %", equals, printed=True)
+    return ", ".join(options)
 
 
 def printed_value(cell: Cell) -> str:
@@ -38,4 +47,4 @@ def trained(cell: Cell) -> Trained:
 
 def claims() -> list[Claim]:
     """The sentences, then every number of the tables."""
-    return [*sentences(), *map(number, cells())]
+    return [*sentences(), *(claim for cell in cells() for claim in numbers(cell))]

@@ -157,7 +157,7 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], str]]] = {
     ),
     "figure-3": (
         "Peak allocated memory, time of a training step and of an inference, against depth. SVHN's images "
-        "have CIFAR-10's shape and classes, and so its figures.",
+        "have CIFAR-10's shape and classes: where it was not measured itself, its panels repeat CIFAR-10's.",
         figure_3,
     ),
     "figure-4": (

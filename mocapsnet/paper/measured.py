@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence
-from mocapsnet.paper.printed import DEPTHS, counted
+from mocapsnet.paper.printed import DEPTHS, NAMES, counted
 from mocapsnet.paper.rules import ENOUGH, Finding, Rule, files_of
 from mocapsnet.paper.statistics import line
 
@@ -45,6 +45,12 @@ class Bench(NamedTuple):
         return [row for row in rows if row.blocks == blocks], dict(points).get(blocks)
 
 
+def finding(holds: bool, n: int, told: str, *groups: list[Measured]) -> Finding:
+    """What rows say, whose they are where another data set was measured, and their files."""
+    others = dict.fromkeys(NAMES[row.like] for group in groups for row in group if row.like)
+    return Finding(holds, n, told + "".join(f"; measured on {name}" for name in others), files_of(*groups))
+
+
 def of_ours(finding: Finding, recipe: str) -> Finding:
     """A size or a time in units is that of the paper's code: what ours takes is told and decides nothing."""
     return finding if recipe == "released" else Finding(None, 0, f"ours: {finding.told}", finding.files)
@@ -62,12 +68,12 @@ class Slope(Rule):
         """Fit a line over depth."""
         rows, points = self.bench.points(evidence, recipe)
         if len({blocks for blocks, _ in points}) < 2:
-            return Finding(None, 0, "not run", files_of(rows))
+            return Finding()
         fit = line(*zip(*points, strict=True))
         low, high = fit.interval()
         unit, scale = UNITS[self.bench.metric]
         told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)"
-        return of_ours(Finding(low <= self.value <= high, len(points), told, files_of(rows)), recipe)
+        return of_ours(finding(low <= self.value <= high, len(points), told, rows), recipe)
 
 
 @dataclass(frozen=True)
@@ -82,14 +88,13 @@ class SlopeRatio(Rule):
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Fit two lines."""
         (rows, points), (others, beside) = (b.points(evidence, recipe) for b in (self.first, self.second))
-        files = files_of(rows, others)
         if min(len({blocks for blocks, _ in found}) for found in (points, beside)) < 2:
-            return Finding(None, 0, "not run", files)
+            return Finding()
         first, second = (line(*zip(*found, strict=True)).slope for found in (points, beside))
         n, (unit, scale) = min(len(points), len(beside)), UNITS[self.first.metric]
         told = f"{scale * first:.4g} against {scale * second:.4g} {unit} per block ({n} depths), "
         told += f"{first / second:.2f} times; {limits(self.low, self.high)}"
-        return Finding(self.low * second <= first <= self.high * second, n, told, files)
+        return finding(self.low * second <= first <= self.high * second, n, told, rows, others)
 
 
 @dataclass(frozen=True)
@@ -105,15 +110,15 @@ class Ratio(Rule):
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Divide; times are of one bench and indicative."""
         (rows, a), (others, b) = (x.at(evidence, recipe, self.blocks) for x in (self.first, self.second))
-        files = files_of(rows, others)
         if a is None or b is None:
-            return Finding(None, 0, "not run", files)
+            return Finding()
         unit, scale = UNITS[self.first.metric]
         told = (
             f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, {a / b:.2f} times; "
         )
         n = ENOUGH if self.first.metric in STEADY else 1
-        return Finding(self.low <= a / b <= self.high, n, told + limits(self.low, self.high), files)
+        told += limits(self.low, self.high)
+        return finding(self.low <= a / b <= self.high, n, told, rows, others)
 
 
 @dataclass(frozen=True)
@@ -129,10 +134,10 @@ class Near(Rule):
         """Compare a size."""
         rows, found = self.bench.at(evidence, recipe, self.blocks)
         if found is None:
-            return Finding(None, 0, "not run", files_of(rows))
+            return Finding()
         unit, scale = UNITS[self.bench.metric]
         near = abs(found - self.value) <= 0.05 * self.value
-        return of_ours(Finding(near, ENOUGH, f"{scale * found:,.0f} {unit}", files_of(rows)), recipe)
+        return of_ours(finding(near, ENOUGH, f"{scale * found:,.0f} {unit}", rows), recipe)
 
 
 def limits(low: float, high: float) -> str:

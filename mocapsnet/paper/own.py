@@ -43,7 +43,7 @@ def beats(dataset: str, blocks: int) -> Check:
 
     def check() -> Own:
         (a, a_std), (b, b_std) = (row(dataset, model)[blocks - 1] for model in ("mocapsnet", "rescapsnet"))
-        told = f"{a} against {b} at {counted(blocks)}"
+        told = f"{a:.2f} against {b:.2f} at {counted(blocks)}"
         if a_std is not None and b_std is not None:
             told += f", p {welch_printed((a, a_std, 3), (b, b_std, 3)):.2g} from the printed spread"
         return Own(a > b, told)
@@ -57,7 +57,8 @@ def deeper(dataset: str, blocks: int) -> Check:
     def check() -> Own:
         (a, a_std), (b, b_std) = (row(dataset, "mocapsnet")[n - 1] for n in (blocks, 1))
         p = welch_printed((a, a_std or 0, 3), (b, b_std or 0, 3))
-        return Own(a > b, f"{a} at {counted(blocks)}, {b} at 1, p {p:.2g} from the printed spread")
+        told = f"{a:.2f} at {counted(blocks)}, {b:.2f} at 1, p {p:.2g} from the printed spread"
+        return Own(a > b, told)
 
     return check
 
@@ -148,8 +149,8 @@ def depth_limit(layers: int) -> Check:
 
     def check() -> Own:
         deep = 2 * max(DEPTHS) + 2
-        found = ", ".join(f"{NAMES[d]} {mean(d, 'rescapsnet', 8)}" for d in ("mnist", "svhn", "cifar10"))
-        return Own(deep <= layers, f"table 1 and 2 have RBA with {deep} capsule layers: {found}")
+        found = ", ".join(f"{NAMES[d]} {mean(d, 'rescapsnet', 8):.2f}" for d in ("mnist", "svhn", "cifar10"))
+        return Own(deep <= layers, f"tables 1 and 2 have RBA with {deep} capsule layers: {found}")
 
     return check
 

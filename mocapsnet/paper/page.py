@@ -8,14 +8,14 @@ from importlib.resources import files
 
 from mocapsnet.paper.printed import counted
 from mocapsnet.paper.tables import Entry, Table
-from mocapsnet.paper.verdicts import VERDICTS, Judgement
+from mocapsnet.paper.verdicts import VERDICTS, Judgement, Row, by_cell, parts
 
 
 def page(
     title: str,
     opening: Sequence[str],
     told: Mapping[str, str],
-    rules: str,
+    rules: Sequence[str],
     recipes: Mapping[str, str],
     tables: Sequence[Table],
     figures: Mapping[str, tuple[str, str]],
@@ -24,14 +24,13 @@ def page(
     """The whole page."""
     introduction, smoke = opening
     chips = "".join(f"<li><b>{escape(value)}</b> {escape(name)}</li>" for name, value in told.items())
-    sentences = [j for j in judged if not j.claim.printed]
-    numbers = [j for j in judged if j.claim.printed]
+    sentences, numbers, spreads = parts(judged).values()
     terms = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in recipes.items())
-    links = {"claims": "Claims"} | {slug(table.title): table.link for table in tables}
+    links = {"claims": "Claims"} | {slug(table): table.link for table in tables}
     links |= {"figures": "Figures", "numbers": "Numbers"}
     menu = "".join(f'<a href="#{name}">{escape(words)}</a>' for name, words in links.items())
     drawn = "".join(picture(*item) for item in figures.items())
-    parts = [
+    text = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<title>{escape(title)}</title>",
@@ -42,15 +41,16 @@ def page(
         f"<nav>{menu}</nav><main>",
         f'<section id="claims"><h2>What the paper says</h2>{tally(sentences)}',
         "<details><summary>How a verdict is found, and what the recipes are</summary>",
-        f"<p>{in_html(rules)}</p>",
-        f"<dl>{terms}</dl></details>{cards(sentences)}</section>",
+        f'<ul class="rules">{"".join(f"<li>{in_html(rule)}</li>" for rule in rules)}</ul>',
+        f"<dl>{terms}</dl></details>{cards([*map(Row, sentences)])}</section>",
         *(section(table) for table in tables),
         f'<section id="figures"><h2>Figures</h2>{drawn}</section>',
-        f'<section id="numbers"><h2>What its tables print</h2>{tally(numbers)}',
-        f"<details><summary>All {len(numbers)} numbers</summary>{cards(numbers)}</details></section>",
+        f'<section id="numbers"><h2>What its tables print</h2><p>Numbers:</p>{tally(numbers)}',
+        f"<p>Standard deviations:</p>{tally(spreads)}",
+        f"<details><summary>All {len(numbers)} numbers</summary>{cards(by_cell(judged))}</details></section>",
         "</main></body></html>\n",
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in text if part)
 
 
 def tally(judged: Sequence[Judgement]) -> str:
@@ -68,9 +68,9 @@ def tally(judged: Sequence[Judgement]) -> str:
     return f'<div class="bar">{bar}</div><ul class="chips">{items}</ul>'
 
 
-def cards(judged: Sequence[Judgement]) -> str:
+def cards(rows: Sequence[Row]) -> str:
     """A card per claim, by verdict, in the paper's order."""
-    groups = [(verdict, [j for j in judged if j.verdict == verdict]) for verdict in VERDICTS]
+    groups = [(verdict, [row for row in rows if row.main.verdict == verdict]) for verdict in VERDICTS]
     return "".join(
         f"<h3>{escape(verdict.capitalize())}</h3><div class='cards'>{''.join(map(card, group))}</div>\n"
         for verdict, group in groups
@@ -78,10 +78,12 @@ def cards(judged: Sequence[Judgement]) -> str:
     )
 
 
-def card(j: Judgement) -> str:
+def card(row: Row) -> str:
     """One claim: what it says, what the paper's numbers and our runs say, and the files."""
+    j = row.main
     lines = [("its own numbers", j.own.told)] if j.own else []
-    lines += [(name, found.mark()) for name, found in j.findings.items() if found.told != "not run"]
+    lines += [(name, row.mark(name)) for name, found in j.findings.items() if found.told != "not run"]
+    lines += [("its ±", row.spread.verdict)] if row.spread else []
     told = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in lines)
     names = "".join(f"<li>{escape(name)}</li>" for name in j.files())
     evidence = (
@@ -98,9 +100,7 @@ def card(j: Judgement) -> str:
 def section(table: Table) -> str:
     """A table with its heading."""
     note = f"<p>{in_html(table.note)}</p>" if table.note else ""
-    return (
-        f'<section id="{slug(table.title)}"><h2>{escape(table.title)}</h2>{note}{html_table(table)}</section>'
-    )
+    return f'<section id="{slug(table)}"><h2>{escape(table.title)}</h2>{note}{html_table(table)}</section>'
 
 
 def picture(name: str, figure: tuple[str, str]) -> str:
@@ -110,9 +110,9 @@ def picture(name: str, figure: tuple[str, str]) -> str:
     return f'<figure id="{name}"><div class="scroll">{drawn}</div><figcaption>{words}</figcaption></figure>'
 
 
-def slug(title: str) -> str:
-    """A heading's name in links."""
-    return re.sub("[^a-z0-9]+", "-", title.split(",")[0].lower())
+def slug(table: Table) -> str:
+    """A table's name in links."""
+    return table.link.lower().replace(" ", "-")
 
 
 def in_html(words: str) -> str:
@@ -128,7 +128,8 @@ def html_table(table: Table) -> str:
 
 
 def html_cell(cell: Entry) -> str:
-    """A cell; what was not run is grey."""
+    """A cell; what was not run is grey, and what stands elsewhere too."""
     small = f"<small>{escape(cell.small)}</small>" if cell.small else ""
     kind = "none" if cell.text == "not run" else "number" if re.match(r"[\d≈]", cell.text) else "words"
-    return f'<td class="{kind}">{escape(cell.text)}{small}</td>'
+    again = " again" if cell.again else ""
+    return f'<td class="{kind}{again}">{escape(cell.text)}{small}</td>'

@@ -4,17 +4,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import ClassVar, NamedTuple
 
 from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, diverged, summary
 from mocapsnet.paper.own import Check
-from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES
-from mocapsnet.paper.statistics import LEVEL, interval, line, welch
+from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES, Cell
+from mocapsnet.paper.statistics import LEVEL, interval, line, std_interval, welch
 
 # Seeds, or depths of a line, below which a finding is only indicative.
 ENOUGH = 3
+# Half the last digit of a printed accuracy: a spread is no larger than a few of these.
+ROUNDED = 0.005
 
 
 class Finding(NamedTuple):
@@ -69,8 +71,8 @@ class Claim:
     says: str
     rule: Rule | None = None
     own: Check | None = None
-    printed: bool = False
-    """A cell of a table, not a sentence."""
+    cell: Cell | None = None
+    """The cell of a table, where it is no sentence."""
 
 
 def files_of(*groups: Sequence[Outcome | Measured]) -> tuple[str, ...]:
@@ -96,6 +98,27 @@ class Equals(Rule):
         # Fewer runs have no interval to speak of: they are told, and decide nothing.
         holds = low - self.about <= self.value <= high + self.about if len(found) >= ENOUGH else None
         return Finding(holds, len(found), f"{summary(found)} (n {len(found)})", files_of(runs))
+
+
+@dataclass(frozen=True)
+class Spread(Rule):
+    """A standard deviation over seeds: the 95 % interval of ours contains it, as it is rounded."""
+
+    trained: Trained
+    value: float
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare a standard deviation; one run has none."""
+        runs = self.trained.runs(evidence, recipe)
+        found, files = accuracies(runs), files_of(runs)
+        n = len(found)
+        if n < 2:
+            return Finding(None, 0, "not run", files)
+        if n < ENOUGH:
+            return Finding(None, n, f"{stdev(found):.2f} (n {n})", files)
+        low, high = std_interval(found)
+        holds = low - ROUNDED <= self.value <= high + ROUNDED
+        return Finding(holds, n, f"{low:.2f} to {high:.2f} (n {n})", files)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Student's t, Welch's test and straight lines, without scipy."""
+"""Student's t, chi-square, Welch's test and straight lines, without scipy."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -44,11 +44,44 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 def t_quantile(freedom: float, level: float = LEVEL) -> float:
     """How far from zero Student's t is with a probability of just the level, by bisection."""
-    low, high = 0.0, 1e7
+    return up_to(lambda t: two_sided(t, freedom) > level, 1e7)
+
+
+def up_to(holds: Callable[[float], bool], high: float) -> float:
+    """The number up to which something holds, by bisection from zero."""
+    low = 0.0
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (middle, high) if two_sided(middle, freedom) > level else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return high
+
+
+def chi_square(x: float, freedom: float) -> float:
+    """The probability that chi-square is at most x: the incomplete gamma function, by its series."""
+    a, x = freedom / 2, x / 2
+    if x <= 0:
+        return 0.0
+    term = total = 1 / a
+    while term > 1e-17 * total:
+        a += 1
+        term *= x / a
+        total += term
+    return math.exp(freedom / 2 * math.log(x) - x - math.lgamma(freedom / 2)) * total
+
+
+def chi_square_quantile(probability: float, freedom: float) -> float:
+    """Below it chi-square lies with this probability; for up to some hundred degrees of freedom."""
+    return up_to(lambda x: chi_square(x, freedom) < probability, 1e3)
+
+
+def std_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of a standard deviation of normal numbers; without end below two values."""
+    if len(values) < 2:
+        return 0.0, math.inf
+    freedom = len(values) - 1
+    ends = (chi_square_quantile(probability, freedom) for probability in (1 - LEVEL / 2, LEVEL / 2))
+    low, high = (stdev(values) * math.sqrt(freedom / end) for end in ends)
+    return low, high
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

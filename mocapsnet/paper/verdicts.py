@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mocapsnet.paper.claims import claims
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.own import Own
-from mocapsnet.paper.rules import ENOUGH, Claim, Finding, Rule
+from mocapsnet.paper.rules import ENOUGH, Claim, Finding, Rule, Spread
 
 HOLDS = "holds"
 RELEASED = "holds only as released"
@@ -30,6 +30,19 @@ class Judgement(NamedTuple):
         """The evidence's files, each once."""
         told = (finding for finding in self.findings.values() if finding.told != NOT_RUN)
         return list(dict.fromkeys(name for finding in told for name in finding.files))
+
+
+class Row(NamedTuple):
+    """A line of the ledger: a sentence, or a printed number and its standard deviation's judgement."""
+
+    main: Judgement
+    spread: Judgement | None = None
+
+    def mark(self, recipe: str) -> str:
+        """What a recipe's evidence says of both."""
+        told = self.main.findings[recipe].mark()
+        beside = self.spread.findings[recipe] if self.spread else Finding()
+        return told if beside.holds is None else f"{told}; std {beside.mark()}"
 
 
 def judge(claim: Claim, evidence: Evidence) -> Judgement:
@@ -71,3 +84,20 @@ def verdict(
 def ledger(evidence: Evidence) -> list[Judgement]:
     """Every claim judged."""
     return [judge(claim, evidence) for claim in claims()]
+
+
+def parts(judged: Sequence[Judgement]) -> dict[str, list[Judgement]]:
+    """The ledger's three parts."""
+    numbers = [j for j in judged if j.claim.cell]
+    return {
+        "sentences": [j for j in judged if not j.claim.cell],
+        "numbers": [j for j in numbers if not isinstance(j.claim.rule, Spread)],
+        "standard deviations": [j for j in numbers if isinstance(j.claim.rule, Spread)],
+    }
+
+
+def by_cell(judged: Sequence[Judgement]) -> list[Row]:
+    """Every printed number, beside it its standard deviation."""
+    _, numbers, spreads = parts(judged).values()
+    beside = {j.claim.cell: j for j in spreads}
+    return [Row(j, beside.get(j.claim.cell)) for j in numbers]

@@ -16,8 +16,9 @@ from mocapsnet.paper.claims import printed_value
 from mocapsnet.paper.evidence import read
 from mocapsnet.paper.printed import cells
 from mocapsnet.paper.recipe import Recipe
-from mocapsnet.paper.recipes import control, recipe
-from mocapsnet.paper.report import write_report
+from mocapsnet.paper.recipes import TABLES, control, recipe
+from mocapsnet.paper.report import counts, write_report
+from mocapsnet.paper.tables import paper_tables
 from mocapsnet.paper.verdicts import VERDICTS, ledger
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -84,14 +85,48 @@ def test_only_the_networks_of_the_paper_are_drawn(results, column, value):
 
 
 def test_svhn_has_cifar10s_figures_until_it_has_its_own(results):
-    page = write_report(results)[0].read_text()
-    assert "| SVHN | MoCapsNet | ours, peak MiB (H200) | 902 | 904 |" in page
+    page, html = (path.read_text() for path in write_report(results))
+    assert "| SVHN | MoCapsNet | ours, peak MiB (H200, measured on CIFAR-10) | 902 | 904 |" in page
+    assert '<td class="number again">904</td>' in html
+    assert "ours: 904 MiB; measured on CIFAR-10 |" in page
+    assert "ours: 904 MiB |" in page
     (path,) = (results / "speed").glob("*.csv")
     rows = path.read_text().replace("cifar10", "svhn").replace(str(902 * 2**20), str(800 * 2**20))
     (results / "speed" / "step-svhn.csv").write_text(rows)
     page = write_report(results)[0].read_text()
     assert "| SVHN | MoCapsNet | ours, peak MiB (H200) | 800 | 904 |" in page
+    assert "measured on CIFAR-10" not in page
     assert "| CIFAR-10 | MoCapsNet | ours, peak MiB (H200) | 902 | 904 |" in page
+
+
+def test_a_measurement_fills_one_cell_however_often_it_stands_there(results):
+    """Table 2 has two cells, of which table 3 repeats one, and table 4 two rows, which SVHN repeats."""
+    told = counts(evidence := read(results), paper_tables(evidence))
+    there, cells = map(int, told["cells filled"].split(" of "))
+    assert (there, told["more that repeat one of them"]) == (2 + 2 * 8, "17")
+    (path,) = (results / "speed").glob("*.csv")
+    (results / "speed" / "step-svhn.csv").write_text(path.read_text().replace("cifar10", "svhn"))
+    told = counts(evidence := read(results), paper_tables(evidence))
+    assert told["cells filled"] == f"{there + 2 * 8} of {cells + 2 * 8}"
+    assert told["more that repeat one of them"] == "1"
+
+
+def test_a_number_has_its_spreads_verdict_beside_its_own(results):
+    page, html = (path.read_text() for path in write_report(results))
+    row = "CIFAR-10, MoCapsNet, 1 block: 72.18 ± 0.62 % (table 2) | not run | not run |"
+    assert f"| does not hold | holds | {row} no, 76.22 ± 0.11 (n 3); std yes, 0.06 to 0.69 (n 3) |" in page
+    assert "<dt>its ±</dt><dd>holds</dd>" in html
+    for seed, accuracy in enumerate((0.73, 0.76, 0.79)):
+        write_run(results, 1, seed, accuracy)
+    page = write_report(results)[0].read_text()
+    assert f"| holds | does not hold | {row} yes, 76.00 ± 3.00 (n 3); std no, 1.56 to 18.85 (n 3) |" in page
+
+
+def test_verdicts_are_counted_by_kind(results):
+    page = write_report(results)[0].read_text()
+    assert "| verdict | sentences | numbers | standard deviations |" in page
+    assert "| in all | 62 | 151 | 56 |" in page
+    assert re.search(r"\| holds \| \d+ \| 0 \| 1 \|", page)
 
 
 def test_figures_say_what_was_measured_on(results):
@@ -164,14 +199,36 @@ def test_a_note_of_a_run_is_told(results):
     assert "| From other files. | CIFAR-10 | 1 |" in write_report(results)[0].read_text()
 
 
+def test_every_planned_control_has_its_row(tmp_path):
+    page = write_report(tmp_path)[0].read_text().split("## Controls")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith(("| Res", "| Mo"))]
+    assert len(rows) == len(TABLES["controls"]) + 2
+    assert len({(network, changed) for network, changed, _ in rows}) == len(rows)
+    assert {last for *_, last in rows} == {"not run |"}
+
+
+def test_everything_planned_has_a_cell(tmp_path):
+    """Ours: with a run of every recipe no cell is empty, each run stands in one, and none is left over."""
+    planned = {recipe.name: recipe for table in TABLES.values() for recipe in table}
+    for number, of in enumerate(planned.values()):
+        write_run(tmp_path, 0, 0, 0.1 + number / 1e4, of)
+    page = write_report(tmp_path)[0].read_text()
+    assert "## Other runs" not in page
+    tables = page[page.index("## Table 1") : page.index("## Figures")]
+    before, memory, after = re.split("(## Table 4.*?)(?=\n## )", tables, flags=re.DOTALL)
+    assert "not run" in memory
+    assert "not run" not in before + after
+    for number in range(len(planned)):
+        assert f"| {10 + number / 100:.2f} (n 1," in before + after
+
+
 def test_controls_stand_under_the_network_that_they_change(results):
     write_run(results, 8, 0, 0.4367, recipe("released", "cifar100", "mocapsnet", 8))
-    assert "Controls" not in write_report(results)[0].read_text()
     for change, accuracy in (({"doubled": False, "routing_bias": 0.1}, 0.15), ({"doubled": False}, 0.02)):
         write_run(results, 8, 0, accuracy, control("cifar100", "mocapsnet", **change))
     page = write_report(results)[0].read_text()
     rows = (
-        "| MoCapsNet | as released | 43.67 (n 1, 61 s, H200) |\n"
+        "| MoCapsNet | nothing | 43.67 (n 1, 61 s, H200) |\n"
         "| MoCapsNet | no doubled skip | 2.00 (n 1, 61 s, H200) |\n"
         "| MoCapsNet | no doubled skip, a bias of 0.1 | 15.00 (n 1, 61 s, H200) |\n"
     )

@@ -1,5 +1,7 @@
 """A verdict follows from its evidence: for every rule, other evidence gives another verdict."""
 
+from statistics import stdev
+
 import pytest
 from evidences import evidence, outcome, runs, steps
 from scipy import stats
@@ -22,9 +24,18 @@ from mocapsnet.paper.rules import (
     Rising,
     Rule,
     Same,
+    Spread,
     Trained,
 )
-from mocapsnet.paper.statistics import interval, line, t_quantile, two_sided, welch
+from mocapsnet.paper.statistics import (
+    chi_square,
+    interval,
+    line,
+    std_interval,
+    t_quantile,
+    two_sided,
+    welch,
+)
 from mocapsnet.paper.tables import RECIPES, planned
 from mocapsnet.paper.verdicts import (
     CONTRADICTED,
@@ -33,8 +44,10 @@ from mocapsnet.paper.verdicts import (
     INDICATIVE,
     NOT_RUN,
     RELEASED,
+    by_cell,
     judge,
     ledger,
+    parts,
     verdict,
 )
 
@@ -54,6 +67,8 @@ def broken(layers: int) -> list[Broken]:
 CASES = [
     (Equals(MO, 72.18), runs(MO, 72.0, 72.2, 72.4), runs(MO, 76.0, 76.2, 76.4)),
     (Equals(MO, 1.0, about=0.5), runs(MO, 1.3, 1.3, 1.3), runs(MO, 1.6, 1.6, 1.6)),
+    (Spread(MO, 0.62), runs(MO, 71.0, 71.5, 72.0), runs(MO, 71.0, 74.0, 77.0)),
+    (Spread(MO, 0.62), runs(MO, 76.0, 76.5, 77.0), runs(MO, 71.49, 71.5, 71.51)),
     (
         Better(MO, RES),
         runs(MO, 72.0, 72.2, 72.4) + runs(RES, 71, 71.1, 71.2),
@@ -120,6 +135,34 @@ def test_one_run_says_neither_yes_nor_no_of_a_number():
     for accuracy in (72.18, 40.0):
         found = judge(claim, evidence(runs(MO, accuracy)))
         assert (found.verdict, found.findings["stable"].holds) == (INDICATIVE, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [([72.0], NOT_RUN), ([72.0, None], NOT_RUN), ([72.0, 72.1], INDICATIVE), ([72.0, 72.1, 72.2], HOLDS)],
+)
+def test_a_spread_needs_two_runs_to_hint_and_three_to_decide(found, expected):
+    assert judge(Claim("here", "this", Spread(MO, 0.1)), evidence(runs(MO, *found))).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("printed_std", "expected"), [(0.04, FALSE), (0.05, HOLDS), (0.63, HOLDS), (0.64, FALSE)]
+)
+def test_a_spread_is_judged_to_half_its_last_digit(printed_std, expected):
+    """Ours is 0.1, its interval 0.0521 to 0.6285."""
+    claim = Claim("here", "this", Spread(MO, printed_std))
+    assert judge(claim, evidence(runs(MO, 72.0, 72.1, 72.2))).verdict == expected
+
+
+def test_a_number_and_its_spread_are_judged_apart():
+    """Ours: the right mean with a spread too large, then the right spread at another mean."""
+    table_2 = MO._replace(blocks=4)
+    for found, expected in (((66.29, 70.29, 74.29), (HOLDS, FALSE)), ((75.9, 76.0, 76.1), (FALSE, HOLDS))):
+        rows = by_cell(ledger(evidence(runs(table_2, *found))))
+        (row,) = [row for row in rows if "CIFAR-10, MoCapsNet, 4 blocks: 70.29 ± 0.06" in row.main.claim.says]
+        assert row.spread is not None
+        assert (row.main.verdict, row.spread.verdict) == expected
+        assert row.mark("stable").split("; std ")[1][:2] == ("ye" if expected[1] == HOLDS else "no")
 
 
 @pytest.mark.parametrize("rule", [Slope(MEMORY, 4), Near(MEMORY, 8, 1800)])
@@ -283,7 +326,7 @@ def test_the_written_recipe_decides_then_the_stable_one(holds, expected):
 
 
 def sentence(words: str) -> Claim:
-    (found,) = [claim for claim in claims() if words in claim.says and not claim.printed]
+    (found,) = [claim for claim in claims() if words in claim.says and not claim.cell]
     return found
 
 
@@ -322,7 +365,11 @@ def test_slopes_are_refitted_from_the_tables():
 
 def test_the_ledger_has_every_number_and_every_sentence_once():
     found = ledger(Evidence())
-    assert sum(j.claim.printed for j in found) == 151
+    assert [len(part) for part in parts(found).values()] == [62, 151, 56]
+    assert [row.main.claim.cell for row in by_cell(found)] == printed.cells()
+    for row in by_cell(found):
+        std = row.main.claim.cell.std
+        assert (row.spread.claim.rule.value if row.spread else None) == std
     assert len({(j.claim.source, j.claim.says) for j in found}) == len(found)
 
 
@@ -331,6 +378,12 @@ def test_statistics_are_those_of_scipy():
     assert welch(a, b) == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
     mean = stats.t.interval(0.95, 2, loc=sum(a) / 3, scale=stats.sem(a))
     assert interval(a) == pytest.approx(mean)
+    for values in (a, b, [1.0, 4.0], [float(value % 7) for value in range(40)]):
+        freedom = len(values) - 1
+        ends = (stdev(values) * (freedom / stats.chi2.ppf(p, freedom)) ** 0.5 for p in (0.975, 0.025))
+        assert std_interval(values) == pytest.approx((*ends,))
+        for x in (0.0, 0.05, 3.0, 60.0):
+            assert chi_square(x, freedom) == pytest.approx(stats.chi2.cdf(x, freedom))
     for freedom in (1, 2, 2.7, 30):
         assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom))
         assert two_sided(7.5, freedom) == pytest.approx(2 * stats.t.sf(7.5, freedom))
