@@ -92,7 +92,8 @@ def stable(
     """The paper's network and epochs from a start that learns: W at N(0, 0.1²), every bias at 0.1.
 
     Command: mocapsnet reproduce table-2 --only "stable cifar10 blocks=1"
-    Hardware: one H200, 2 minutes where four share it; expected at 1, 3 and 5 blocks: 76 to 77 % (n 1 each).
+    Hardware: one H200, 2 minutes where four share it; expected at 1, 3 and 5 blocks: 76 to 77 % (n 1 each);
+    SDA and EM 18 minutes where eleven share it, 73.5 to 75.2 % (n 1 each).
     """
     return paper_recipe(
         "stable", dataset, model, blocks, routing, optimizer, weight_std=0.1, routing_bias=0.1
