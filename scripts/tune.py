@@ -35,6 +35,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"batch": 64},
     {"smoothing": 0.1},
     {"reconstruction_weight": 0.0},
+    {"epochs": 150},
 ]
 
 
@@ -66,7 +67,7 @@ def main(
 
 def variant(dataset: str, name: str, blocks: int, epochs: int, changes: dict[str, Any]) -> Recipe:
     """`best` with changes, on the set that was made of a data set's training images."""
-    recipe = changed(best(dataset, "mocapsnet", blocks), epochs=epochs, **changes)
+    recipe = changed(best(dataset, "mocapsnet", blocks), **{"epochs": epochs, **changes})
     training = {**recipe.training, "test": "epoch"}
     return replace(recipe, name=recipe.name.replace(dataset, name, 1), dataset=name, training=training)
 

@@ -120,13 +120,18 @@ SCALES = {"plain": 1.5, "residual": 0.3, "momentum": 0.2}
 @pytest.mark.parametrize("trunk", TRUNKS)
 def test_lengths_are_those_of_the_released_code(trunk, routing, blocks):
     state, images = checkpoint(trunk, routing, blocks, SCALES[trunk]), torch.rand(3, *IMAGE)
-    output, (capsules, pixels) = loaded(state, trunk)(images), released(state, images, trunk)
+    output, (capsules, pixels) = (
+        loaded(state, trunk).double()(images.double()),
+        released(double(state), images.double(), trunk),
+    )
     lengths = capsules.norm(dim=-1)
     assert lengths.min() > 1e-4
     assert lengths.min() < 0.9
-    assert_close(output.lengths, lengths, rtol=1e-4, atol=0)
-    assert_close(output.capsules, capsules, rtol=1e-4, atol=1e-6)
-    assert_close(output.reconstruction, pixels, rtol=1e-4, atol=1e-6)
+    assert_close(output.capsules, capsules, rtol=1e-6, atol=1e-12)
+    assert_close(output.reconstruction, pixels, rtol=1e-6, atol=1e-12)
+    assert_close(output.lengths, lengths, rtol=1e-6, atol=0)
+    # Components near zero have fewer digits in float32, and how many hangs on the CPU.
+    assert_close(loaded(state, trunk)(images).lengths.double(), lengths, rtol=1e-4, atol=0)
 
 
 # The plain network of two blocks or more is silent at this start, in float64 too.
