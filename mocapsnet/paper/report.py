@@ -41,8 +41,8 @@ RULES = (
     "ran, one run counts. Accuracies are those of the last epoch.",
     "Sizes in MB and times in seconds are those of the paper's code on its machine: only the released "
     "networks, measured, could confirm them, a slope when the 95 % interval of the fitted line contains it, "
-    "a size within 5 %. Ratios of sizes and slopes are judged by ours, within the limits that stand beside "
-    "them; a ratio of times at one depth is indicative.",
+    "a size and a difference of sizes within 5 %. Ratios of sizes and slopes are judged by ours, within the "
+    "limits that stand beside them; a ratio of times at one depth is indicative.",
     "What the paper's own numbers contradict is called so whatever the runs say.",
 )
 NUMBERS = (
