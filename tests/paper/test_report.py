@@ -14,9 +14,10 @@ from mocapsnet.cli import main
 from mocapsnet.errors import BrokenFile
 from mocapsnet.paper.claims import printed_value
 from mocapsnet.paper.evidence import read
+from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.printed import cells
 from mocapsnet.paper.recipe import Recipe
-from mocapsnet.paper.recipes import TABLES, control, recipe
+from mocapsnet.paper.recipes import control, recipe
 from mocapsnet.paper.report import counts, write_report
 from mocapsnet.paper.tables import paper_tables
 from mocapsnet.paper.verdicts import VERDICTS, ledger

@@ -10,8 +10,9 @@ import pytest
 from mocapsnet.errors import BrokenFile, CannotRun, Irreproducible, WrongArgument
 from mocapsnet.paper import sweep as sweeping
 from mocapsnet.paper.grid import Task, chosen, ordered
+from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.recipes import TABLES, Recipe, changed, recipe
+from mocapsnet.paper.recipes import Recipe, changed, recipe
 from mocapsnet.paper.records import Place, failure
 from mocapsnet.paper.sweep import in_processes, sweep
 from mocapsnet.paper.verify import verify

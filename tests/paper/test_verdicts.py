@@ -11,7 +11,7 @@ from mocapsnet.paper.claims import claims, trained
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.measured import Bench, Difference, Inverts, Near, Outweighs, Ratio, Slope, SlopeRatio
 from mocapsnet.paper.own import Own
-from mocapsnet.paper.recipes import TABLES
+from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.rules import (
     AllOf,
     Better,
