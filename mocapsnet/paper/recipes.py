@@ -85,7 +85,7 @@ def written(
 def stable(
     dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimizer: str = "adam"
 ) -> Recipe:
-    """The paper's network and epochs from a start that learns: W at N(0, 0.1²), every bias at 0.1.
+    """The paper's network and epochs from a larger start: W at N(0, 0.1²), every bias at 0.1.
 
     Command: mocapsnet reproduce table-2 --only "stable cifar10 blocks=1"
     Hardware: one H200, 2 minutes where four share it; expected at 1, 3 and 5 blocks: 76 to 77 % (n 1 each);

@@ -26,7 +26,7 @@ SMOKE = (
 RECIPES_TOLD = {
     "written": "the paper's text: matrices start at a standard deviation of 0.01, RBA has no bias",
     "released": "what the paper's released code ran: doubled skip, its own preprocessing and losses",
-    "stable": "the network and epochs of written from a start that learns: 0.1, and a bias of 0.1",
+    "stable": "the network and epochs of written from a larger start: 0.1, and a bias of 0.1",
     "best": "the same network, everything else free; test images select nothing",
 }
 RULES = (
