@@ -5,14 +5,14 @@ from pathlib import Path
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a whole file or leave the old one."""
-    os.replace(write_beside(path, content), path)
+    """Write a whole file or leave the old one; of two processes that do, the last one's stays."""
+    os.replace(write_beside(path, content, f".{os.getpid()}"), path)
     sync(path.parent)
 
 
-def write_beside(path: Path, content: bytes) -> Path:
+def write_beside(path: Path, content: bytes, whose: str = "") -> Path:
     """Write and sync a hidden file in the folder of its target, so that a rename can put it in place."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}{whose}.tmp")
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()

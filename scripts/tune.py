@@ -4,7 +4,9 @@ python scripts/tune.py --dataset cifar10 --data data --jobs 8
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from mocapsnet.paper.recipe import Recipe, changed
 from mocapsnet.paper.recipes import best
 from mocapsnet.paper.records import Place
 from mocapsnet.paper.sweep import sweep
+from mocapsnet.train.fit import fit
 
 # What each differs in from `best`.
 VARIANTS: list[dict[str, Any]] = [
@@ -54,15 +57,17 @@ def main(
 ) -> None:
     folder = Path(runs) / "data"
     name = hold_out(dataset, data, folder)
-    recipes = [variant(dataset, name, blocks, epochs, changes) for changes in VARIANTS]
+    recipes = distinct([variant(dataset, name, blocks, epochs, changes) for changes in VARIANTS])
     tasks = [Task(recipe, seed) for seed in range(seeds) for recipe in recipes]
     place = Place(Path(output), Path(runs), str(folder), device, smoke, note)
     print(sweep(tasks, place, jobs).told())
     found = [
         (json.loads(path.read_text()), task) for task in tasks if (path := place.record(place.accuracy, task))
     ]
+    # A smoke run trains and tests on embedded digits alone.
+    told = "the embedded test digits" if smoke else "what was held out"
     for run, task in sorted(found, key=lambda pair: -pair[0]["test_accuracy"]):
-        print(f"{run['test_accuracy']:.2%} of what was held out  {task.name}")
+        print(f"{run['test_accuracy']:.2%} of {told}  {task.name}")
 
 
 def variant(dataset: str, name: str, blocks: int, epochs: int, changes: dict[str, Any]) -> Recipe:
@@ -70,6 +75,15 @@ def variant(dataset: str, name: str, blocks: int, epochs: int, changes: dict[str
     recipe = changed(best(dataset, "mocapsnet", blocks), **{"epochs": epochs, **changes})
     training = {**recipe.training, "test": "epoch"}
     return replace(recipe, name=recipe.name.replace(dataset, name, 1), dataset=name, training=training)
+
+
+def distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Those that train unlike all before them: `best` has no mirror and no hole for digits to leave out."""
+    usual = {name: option.default for name, option in signature(fit).parameters.items()}
+    found: dict[str, Recipe] = {}
+    for recipe in recipes:
+        found.setdefault(repr((recipe.network, {**usual, **recipe.training})), recipe)
+    return [*found.values()]
 
 
 def hold_out(dataset: str, data: str, folder: Path) -> str:

@@ -3,6 +3,8 @@
 import runpy
 from pathlib import Path
 
+import pytest
+
 import mocapsnet as mc
 
 SCRIPT = runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "tune.py"))
@@ -27,3 +29,11 @@ def test_variants_have_names_of_their_own_and_change_what_they_say():
     for recipe, changes in zip(recipes, SCRIPT["VARIANTS"], strict=True):
         assert recipe.training == {**plain, **changes}
         assert recipe.training != plain or not changes
+
+
+@pytest.mark.parametrize(("dataset", "fewer"), [("cifar10", 0), ("mnist", 3), ("svhn", 3)])
+def test_no_two_variants_train_alike(dataset, fewer):
+    recipes = [SCRIPT["variant"](dataset, "held", 1, 60, changes) for changes in SCRIPT["VARIANTS"]]
+    found = SCRIPT["distinct"](recipes)
+    assert len(found) == len(recipes) - fewer
+    assert found[0] == recipes[0]

@@ -1,5 +1,6 @@
 """How measured steps and inferences decide on a claim."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -76,6 +77,22 @@ class Slope(Rule):
         return of_ours(finding(low <= self.value <= high, len(points), told, rows), recipe)
 
 
+def fitted(
+    first: Bench, second: Bench, evidence: Evidence, recipe: str
+) -> tuple[tuple[float, float], int, list[Measured]] | None:
+    """The slopes of two lines over depth, the depths of the shorter one and all rows; needs two depths."""
+    (rows, points), (others, beside) = (bench.points(evidence, recipe) for bench in (first, second))
+    if min(len({blocks for blocks, _ in found}) for found in (points, beside)) < 2:
+        return None
+    slopes = line(*zip(*points, strict=True)).slope, line(*zip(*beside, strict=True)).slope
+    return slopes, min(len(points), len(beside)), [*rows, *others]
+
+
+def over(first: float, second: float) -> float:
+    """How many times the second the first is; without end where the second does not grow."""
+    return first / second if second > 0 else math.inf
+
+
 @dataclass(frozen=True)
 class SlopeRatio(Rule):
     """How many times steeper the first line is than the second: between the limits."""
@@ -87,14 +104,34 @@ class SlopeRatio(Rule):
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Fit two lines."""
-        (rows, points), (others, beside) = (b.points(evidence, recipe) for b in (self.first, self.second))
-        if min(len({blocks for blocks, _ in found}) for found in (points, beside)) < 2:
+        if (lines := fitted(self.first, self.second, evidence, recipe)) is None:
             return Finding()
-        first, second = (line(*zip(*found, strict=True)).slope for found in (points, beside))
-        n, (unit, scale) = min(len(points), len(beside)), UNITS[self.first.metric]
+        (first, second), n, rows = lines
+        unit, scale = UNITS[self.first.metric]
         told = f"{scale * first:.4g} against {scale * second:.4g} {unit} per block ({n} depths), "
-        told += f"{first / second:.2f} times; {limits(self.low, self.high)}"
-        return finding(self.low * second <= first <= self.high * second, n, told, rows, others)
+        told += f"{over(first, second):.2f} times; {limits(self.low, self.high)}"
+        return finding(self.low * second <= first <= self.high * second, n, told, rows)
+
+
+@dataclass(frozen=True)
+class Outweighs(Rule):
+    """Memory is flatter by a factor that is so many times the one by which time is steeper, or more."""
+
+    memory: tuple[Bench, Bench]
+    """The steeper one first, as in time."""
+    time: tuple[Bench, Bench]
+    times: float
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Fit four lines."""
+        memory, time = (fitted(*pair, evidence, recipe) for pair in (self.memory, self.time))
+        if memory is None or time is None:
+            return Finding()
+        flatter, steeper = (over(*slopes) for slopes, _, _ in (memory, time))
+        n = min(memory[1], time[1])
+        told = f"memory {flatter:.2f} times less steep, time {steeper:.2f} times steeper ({n} depths); "
+        told += f"{self.times:g} times as much asked"
+        return finding(flatter >= self.times * steeper, n, told, memory[2], time[2])
 
 
 @dataclass(frozen=True)
@@ -119,6 +156,29 @@ class Ratio(Rule):
         n = ENOUGH if self.first.metric in STEADY else 1
         told += limits(self.low, self.high)
         return finding(self.low <= a / b <= self.high, n, told, rows, others)
+
+
+@dataclass(frozen=True)
+class Difference(Rule):
+    """How much larger the first measurement is than the second at one depth: between the limits."""
+
+    decided_by: ClassVar[tuple[str, ...]] = ("released",)
+    first: Bench
+    second: Bench
+    blocks: int
+    low: float
+    high: float
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Subtract; times are of one bench and indicative."""
+        (rows, a), (others, b) = (x.at(evidence, recipe, self.blocks) for x in (self.first, self.second))
+        if a is None or b is None:
+            return Finding()
+        unit, scale = UNITS[self.first.metric]
+        told = f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, "
+        told += f"{scale * (a - b):+.4g} {unit}; " + limits(scale * self.low, scale * self.high)
+        n = ENOUGH if self.first.metric in STEADY else 1
+        return of_ours(finding(self.low <= a - b <= self.high, n, told, rows, others), recipe)
 
 
 @dataclass(frozen=True)

@@ -287,3 +287,11 @@ def ratio_of_memories() -> Own:
     """Memory is 48 times less steep."""
     sizes = printed.STEEPNESS["memory"]
     return about(48, sizes["others"] / sizes["mocapsnet"], "figure 4's legend, 174.2 over 3.643")
+
+
+def memory_outweighs_time() -> Own:
+    """Memory is flatter by a larger factor than time is steeper."""
+    memory, time = (printed.STEEPNESS[name] for name in ("memory", "seconds"))
+    flatter, steeper = memory["others"] / memory["mocapsnet"], time["mocapsnet"] / time["others"]
+    told = f"figure 4's legend: memory {flatter:.1f} times less steep, time {steeper:.2f} times steeper"
+    return Own(flatter > steeper, told)

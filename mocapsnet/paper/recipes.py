@@ -1,4 +1,4 @@
-"""Every trained model of the paper, and those beside it: one function each, and the tables they fill.
+"""Every trained model of the paper, and those beside it: one function each; plan.py has the tables they fill.
 
 Four recipes train the paper's networks: `written` is its text, `released` what its code ran, `stable` ours
 with the same network and epochs, `best` ours with all but the network free. docs/deviations.md compares them.
@@ -12,16 +12,12 @@ from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of
 from mocapsnet.paper.recipe import Recipe, changed
 
-__all__ = ["RECIPES", "TABLES", "Recipe", "changed", "recipe"]
+__all__ = ["RECIPES", "Recipe", "changed", "recipe"]
 
 MODELS = {"capsnet": "CapsNet", "rescapsnet": "ResCapsNet", "mocapsnet": "MoCapsNet"}
 TRUNKS = {"capsnet": "plain", "rescapsnet": "residual", "mocapsnet": "momentum"}
 EPOCHS = {"mnist6k": 30, "mnist": 30, "fashion_mnist": 30}
 DIGITS = ("mnist6k", "mnist", "svhn")
-SKIPS = ("rescapsnet", "mocapsnet")
-SETS = ("mnist", "svhn", "cifar10", "cifar100")
-# Ours first: what a reader asks for first.
-THREE = ("stable", "released", "written")
 
 
 def recipe(
@@ -89,7 +85,7 @@ def written(
 def stable(
     dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimizer: str = "adam"
 ) -> Recipe:
-    """The paper's network and epochs from a start that learns: W at N(0, 0.1²), every bias at 0.1.
+    """The paper's network and epochs from a larger start: W at N(0, 0.1²), every bias at 0.1.
 
     Command: mocapsnet reproduce table-2 --only "stable cifar10 blocks=1"
     Hardware: one H200, 2 minutes where four share it; expected at 1, 3 and 5 blocks: 76 to 77 % (n 1 each);
@@ -313,92 +309,4 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     "sabour": sabour,
     "sabour_ensemble": sabour_ensemble,
     "best_ensemble": best_ensemble,
-}
-
-
-def depths(*datasets: str) -> list[Recipe]:
-    """Tables 1 and 2: both networks at one to eight blocks, and the plain one, said to learn nothing."""
-    cells = [
-        recipe(kind, dataset, model, blocks)
-        for kind in THREE
-        for dataset in datasets
-        for model in SKIPS
-        for blocks in range(1, 9)
-    ]
-    plain = [recipe(kind, d, "capsnet", blocks) for kind in THREE for d in datasets for blocks in (1, 4)]
-    return cells + plain + [stable(dataset, "capsnet", 0) for dataset in datasets]
-
-
-def table_3() -> list[Recipe]:
-    """CIFAR-10: systems of others, a plain convolutional network, both optimizers and all routings."""
-    others = [xi_capsnet(), xi_two_conv(), xi_ensemble(), sabour(), sabour_ensemble(), convnet("cifar10")]
-    cells = [
-        recipe(kind, "cifar10", model, blocks, routing, optimizer)
-        for kind in THREE
-        for blocks in (1, 3, 5)
-        for routing in ("rba", "sda", "em")
-        for optimizer in ("adam", "ranger21")
-        for model in SKIPS
-        if (kind, routing) != ("released", "em")
-    ]
-    return [*others, stable("cifar10", "capsnet", 0), *cells]
-
-
-def table_5() -> list[Recipe]:
-    """CIFAR-10: learning rates, capsules and batch sizes, one changed at a time."""
-    rows: list[dict[str, Any]] = [
-        {},
-        {"batch": 64},
-        {"batch": 256},
-        {"capsules": 64},
-        {"lr": 0.001},
-        {"lr": 0.1},
-    ]
-    return [ablation(kind, model, **row) for kind in THREE for row in rows for model in SKIPS]
-
-
-def deepest() -> list[Recipe]:
-    """20 and 50 blocks, and ResCapsNet around the depths where the paper says that it stops learning."""
-    momentum = [deep(dataset, blocks=blocks) for blocks in (20, 50) for dataset in ("svhn", "cifar10")]
-    released = [recipe("released", dataset, "mocapsnet", 20) for dataset in ("svhn", "cifar10")]
-    residual = [
-        recipe(kind, "cifar10", "rescapsnet", blocks, routing)
-        for kind in ("stable", "written")
-        for routing, around in (("rba", (4, 5, 6, 20)), ("sda", (7, 8, 20)), ("em", (7, 8, 20)))
-        for blocks in around
-    ]
-    return momentum + released + residual
-
-
-def controls() -> list[Recipe]:
-    """Why the paper's two networks differ on CIFAR-100: from both of its networks, one change at a time."""
-    changes: list[tuple[str, dict[str, Any]]] = [
-        ("rescapsnet", {"doubled": True}),
-        ("rescapsnet", {"doubled": True, "routing_bias": 0.1}),
-        ("rescapsnet", {"routing_bias": 0.1}),
-        ("rescapsnet", {"weight_std": 0.1}),
-        ("rescapsnet", {"lr": 1e-3}),
-        ("mocapsnet", {"doubled": False}),
-        ("mocapsnet", {"doubled": False, "routing_bias": 0.1}),
-        ("mocapsnet", {"routing_bias": 0.1}),
-        ("mocapsnet", {"weight_std": 0.1}),
-        ("mocapsnet", {"lr": 1e-3}),
-    ]
-    return [control("cifar100", model, 8, **change) for model, change in changes]
-
-
-TABLES: dict[str, list[Recipe]] = {
-    "table-1": depths("mnist", "svhn"),
-    "table-2": depths("cifar10", "cifar100"),
-    "table-3": table_3(),
-    # Memory: nothing is trained for it.
-    "table-4": [],
-    "table-5": table_5(),
-    "deep": deepest(),
-    "controls": controls(),
-    "skip": [recipe("stable", "cifar10", "rescapsnet", 1, skip="block")],
-    "best": [
-        *(best(dataset, "mocapsnet", blocks) for dataset in SETS for blocks in (1, 5)),
-        best_ensemble("cifar10"),
-    ],
 }

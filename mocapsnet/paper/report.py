@@ -26,23 +26,25 @@ SMOKE = (
 RECIPES_TOLD = {
     "written": "the paper's text: matrices start at a standard deviation of 0.01, RBA has no bias",
     "released": "what the paper's released code ran: doubled skip, its own preprocessing and losses",
-    "stable": "the network and epochs of written from a start that learns: 0.1, and a bias of 0.1",
+    "stable": "the network and epochs of written from a larger start: 0.1, and a bias of 0.1",
     "best": "the same network, everything else free; test images select nothing",
 }
 RULES = (
     "A number holds when our 95 % interval (Student's t over seeds) contains it, a comparison when its sign "
-    "agrees at p < 0.05 (Welch's test).",
+    "agrees at p < 0.05 (Welch's test). A difference that the seeds do not show at that level does not hold; "
+    "with few of them it may still be there.",
     "A standard deviation holds when the 95 % interval of ours (chi-square) contains it, as rounded. Of "
     "three seeds that reaches from half of ours to six times ours; one seed has none and counts as not run.",
     "A network learns when its accuracy is more than three standard errors of the test set above always "
     "naming the largest class. A run that diverged did not learn, one that crashed says nothing.",
-    "`written` decides where it has three seeds, else `stable`. Where they say no and `released` says yes, "
-    "the claim holds only as released. Fewer than three seeds are indicative. Of a seed that two devices "
-    "ran, one run counts. Accuracies are those of the last epoch.",
+    "`written` decides where it has three seeds, else `stable`, whose start is not the paper's: a number "
+    "that does not hold by it may be what the paper's start gives. Where they say no and `released`, with "
+    "three seeds, says yes, the claim holds only as released. Fewer than three seeds are indicative. Of a "
+    "seed that two devices ran, one run counts. Accuracies are those of the last epoch.",
     "Sizes in MB and times in seconds are those of the paper's code on its machine: only the released "
     "networks, measured, could confirm them, a slope when the 95 % interval of the fitted line contains it, "
-    "a size within 5 %. Ratios of sizes and slopes are judged by ours, within the limits that stand beside "
-    "them; a ratio of times at one depth is indicative.",
+    "a size and a difference of sizes within 5 %. Ratios of sizes and slopes are judged by ours, within the "
+    "limits that stand beside them; a ratio of times at one depth is indicative.",
     "What the paper's own numbers contradict is called so whatever the runs say.",
 )
 NUMBERS = (

@@ -11,8 +11,9 @@ from mocapsnet.ops.arguments import a_folder, at_least, one_of
 from mocapsnet.paper.evidence import read
 from mocapsnet.paper.figures import NETWORKS
 from mocapsnet.paper.grid import chosen, ordered
+from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.printed import DEPTHS
-from mocapsnet.paper.recipes import TABLES, Recipe
+from mocapsnet.paper.recipes import Recipe
 from mocapsnet.paper.records import Place
 from mocapsnet.paper.report import write_report
 from mocapsnet.paper.settings import ReproduceSettings

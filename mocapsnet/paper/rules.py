@@ -223,11 +223,13 @@ class AllOf(Rule):
         told = f"{sum(finding.holds or False for finding in found)} of {len(found)} hold"
         if len(found) < len(self.rules):
             told += f", {len(self.rules) - len(found)} not run"
-        if len(found) <= 3:
-            told += ": " + "; ".join(finding.told for finding in found)
         files = tuple(dict.fromkeys(name for finding in found for name in finding.files))
         # One that fails decides; all must be there for a yes that is more than a hint.
         wrong = [finding for finding in found if not finding.holds]
+        if len(found) <= 3:
+            told += ": " + "; ".join(finding.told for finding in found)
+        elif 0 < len(wrong) <= 3:
+            told += "; not: " + "; ".join(finding.told for finding in wrong)
         n = max(f.n for f in wrong) if wrong else min(f.n for f in found)
         if not wrong and len(found) < len(self.rules):
             n = min(n, ENOUGH - 1)

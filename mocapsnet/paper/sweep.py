@@ -4,13 +4,15 @@ import contextlib
 import json
 import multiprocessing
 import sys
+import tempfile
 from collections.abc import Generator, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import NamedTuple
 
 from mocapsnet import data
-from mocapsnet.errors import Busy, Interrupted
+from mocapsnet.errors import Busy, CannotRun, Interrupted
 from mocapsnet.paper.evidence import diverged
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.progress import Progress
@@ -23,7 +25,7 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Summary(NamedTuple):
-    """How a sweep went: ended before, finished and diverged by it, failed, held elsewhere, out of date."""
+    """How a sweep went: ended before, finished and diverged since, failed, held elsewhere, out of date."""
 
     before: list[Task]
     finished: list[Task]
@@ -48,19 +50,21 @@ class Summary(NamedTuple):
 
 def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = False) -> Summary:
     """Run all tasks that have no record yet; a signal stops them where they can go on."""
-    before = [task for task in tasks if place.record(place.accuracy, task) or diverged(failure(task, place))]
+    before = [task for task in tasks if ended(task, place)]
     there = {task.name for task in before}
     rest = [task for task in tasks if task.name not in there]
     for name in sorted({trained(task, place).dataset for task in rest}):
         # What is not there is told before the first run.
         data.load(name, place.data, download)
+    if rest:
+        check_writable(place.accuracy)
     summary = Summary(before, [], [], [], [], [task for task in before if outdated(task, place)])
     with (
         Progress(rest, len(before)) as progress,
         # Closed at once when a signal comes: its processes must save and end.
-        contextlib.closing(in_turn(rest, place, jobs, progress)) as ended,
+        contextlib.closing(in_turn(rest, place, jobs, progress)) as done,
     ):
-        for task in ended:
+        for task in done:
             if record := place.record(place.accuracy, task):
                 summary.finished.append(task)
                 run = json.loads(record.read_text())
@@ -73,6 +77,23 @@ def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = F
                 told = "is running elsewhere"
             progress.finish(task, told)
     return summary
+
+
+def ended(task: Task, place: Place) -> bool:
+    """Whether a task has a record: it finished, or its numbers were none."""
+    return place.record(place.accuracy, task) is not None or diverged(failure(task, place))
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that takes no records before a run is trained for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CannotRun(
+            f"records cannot be written to {folder}: {error.strerror}; give another --output"
+        ) from error
 
 
 def in_turn(
@@ -136,6 +157,9 @@ def alone(task: Task, place: Place) -> None:
 
 def run(task: Task, place: Place) -> None:
     """Train one task and write its record, or that of its failure."""
+    # Another sweep may have come first.
+    if ended(task, place):
+        return
     folder = place.runs / task.name
     folder.mkdir(parents=True, exist_ok=True)
     recipe = trained(task, place)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from mocapsnet.paper.claims import printed_value, trained
 from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, grouped, once, summary
+from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, MODELS, NAMES, Cell, cells
-from mocapsnet.paper.recipes import TABLES
 from mocapsnet.paper.rules import Trained, failed
-from mocapsnet.paper.sentences import BEST_DEPTH
+from mocapsnet.paper.subjects import BEST_DEPTH
 
 RECIPES = ("written", "released", "stable", "best")
 IN_TABLE_2 = {trained(cell) for cell in cells() if cell.table == "table-2"}

@@ -12,7 +12,8 @@ import torch
 import mocapsnet as mc
 from mocapsnet.data.classes import shape_of
 from mocapsnet.paper.grid import chosen
-from mocapsnet.paper.recipes import RECIPES, TABLES, recipe
+from mocapsnet.paper.plan import TABLES
+from mocapsnet.paper.recipes import RECIPES, recipe
 from mocapsnet.train.fit import accuracy, fit, lengths_of
 
 EVERY = {cell.name: cell for cells in TABLES.values() for cell in cells}

@@ -9,15 +9,18 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from evidences import evidence, runs
 
 from mocapsnet.cli import main
 from mocapsnet.errors import BrokenFile
 from mocapsnet.paper.claims import printed_value
 from mocapsnet.paper.evidence import read
+from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.printed import cells
 from mocapsnet.paper.recipe import Recipe
-from mocapsnet.paper.recipes import TABLES, control, recipe
+from mocapsnet.paper.recipes import control, recipe
 from mocapsnet.paper.report import counts, write_report
+from mocapsnet.paper.rules import AllOf, Chance, Trained
 from mocapsnet.paper.tables import paper_tables
 from mocapsnet.paper.verdicts import VERDICTS, ledger
 
@@ -125,7 +128,7 @@ def test_a_number_has_its_spreads_verdict_beside_its_own(results):
 def test_verdicts_are_counted_by_kind(results):
     page = write_report(results)[0].read_text()
     assert "| verdict | sentences | numbers | standard deviations |" in page
-    assert "| in all | 62 | 151 | 56 |" in page
+    assert "| in all | 65 | 151 | 56 |" in page
     assert re.search(r"\| holds \| \d+ \| 0 \| 1 \|", page)
 
 
@@ -190,6 +193,14 @@ def test_the_released_networks_decide_on_the_papers_sizes(tmp_path):
     assert found["CIFAR-10, MoCapsNet, 1 block: 7653 MB"] == "holds"
     assert found["CIFAR-10, MoCapsNet, 2 blocks: 7657 MB"] == "does not hold"
     assert found["CIFAR-10, MoCapsNet, 3 blocks: 7660 MB"] == "not run"
+
+
+def test_of_many_that_are_asked_those_that_fail_are_told():
+    networks = [Trained("cifar10", "mocapsnet", blocks) for blocks in (1, 3, 5, 8)]
+    found = [runs(which, 10.0 if which.blocks == 5 else 76.0) for which in networks]
+    rule = AllOf([Chance([which], learns=True) for which in networks])
+    told = rule.find(evidence(*found), "stable").told
+    assert told == "3 of 4 hold; not: CIFAR-10 MoCapsNet 5: 10.00; n 1"
 
 
 def test_a_note_of_a_run_is_told(results):

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mocapsnet.errors import BrokenFile, Irreproducible, WrongArgument
+from mocapsnet.errors import BrokenFile, CannotRun, Irreproducible, WrongArgument
 from mocapsnet.paper import sweep as sweeping
 from mocapsnet.paper.grid import Task, chosen, ordered
+from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.recipes import TABLES, Recipe, changed, recipe
+from mocapsnet.paper.recipes import Recipe, changed, recipe
 from mocapsnet.paper.records import Place, failure
 from mocapsnet.paper.sweep import in_processes, sweep
 from mocapsnet.paper.verify import verify
@@ -71,6 +72,22 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are_tried_again(swept, m
     assert ran == ["broken-s0"]
     assert [task.name for task in summary.before] == ["sound-s0"]
     assert summary.outdated == []
+
+
+def test_what_another_sweep_has_finished_meanwhile_is_not_trained_again(swept, monkeypatch):
+    monkeypatch.setattr(Recipe, "fit", lambda *_, **__: pytest.fail("it ran again"))
+    path = swept.record(swept.accuracy, Task(small("sound"), 0))
+    before = path.read_bytes()
+    sweeping.run(Task(small("sound"), 0), swept)
+    assert path.read_bytes() == before
+
+
+def test_a_place_that_takes_no_records_is_told_before_the_first_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeping, "run", lambda *_: pytest.fail("it ran"))
+    (tmp_path / "file").touch()
+    place = Place(tmp_path / "file" / "results", tmp_path / "runs", device="cpu")
+    with pytest.raises(CannotRun, match="give another --output"):
+        sweep([Task(small(), 0)], place)
 
 
 def test_a_run_that_diverged_is_a_result_and_not_run_again(tmp_path, monkeypatch):

@@ -1,18 +1,17 @@
 """A verdict follows from its evidence: for every rule, other evidence gives another verdict."""
 
-from statistics import stdev
+from functools import partial
 
 import pytest
 from evidences import evidence, outcome, runs, steps
-from scipy import stats
 
-from mocapsnet.paper import own, printed
-from mocapsnet.paper.benches import Broken
+from mocapsnet.paper import built, own, printed, recipes
+from mocapsnet.paper.benches import Broken, Measured
 from mocapsnet.paper.claims import claims, trained
 from mocapsnet.paper.evidence import Evidence
-from mocapsnet.paper.measured import Bench, Inverts, Near, Ratio, Slope, SlopeRatio
+from mocapsnet.paper.measured import Bench, Difference, Inverts, Near, Outweighs, Ratio, Slope, SlopeRatio
 from mocapsnet.paper.own import Own
-from mocapsnet.paper.recipes import TABLES
+from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.rules import (
     AllOf,
     Better,
@@ -26,15 +25,6 @@ from mocapsnet.paper.rules import (
     Same,
     Spread,
     Trained,
-)
-from mocapsnet.paper.statistics import (
-    chi_square,
-    interval,
-    line,
-    std_interval,
-    t_quantile,
-    two_sided,
-    welch,
 )
 from mocapsnet.paper.tables import RECIPES, planned
 from mocapsnet.paper.verdicts import (
@@ -54,10 +44,22 @@ from mocapsnet.paper.verdicts import (
 MO, RES = Trained("cifar10", "mocapsnet", 1), Trained("cifar10", "rescapsnet", 1)
 MEMORY = Bench("step", "peak_mib", "cifar10", "mocapsnet")
 OTHER = MEMORY._replace(model="rescapsnet")
+TIMES = tuple(bench._replace(metric="seconds") for bench in (MEMORY, OTHER))
 
 
 def depth(blocks: int) -> Trained:
     return MO._replace(dataset="cifar100", blocks=blocks)
+
+
+def costs(flatter: float, steeper: float) -> list[Measured]:
+    """Steps whose memory is so many times less steep with momentum, and their time so many times steeper."""
+    memory = steps("mocapsnet", 1), steps("rescapsnet", flatter)
+    seconds = steps("mocapsnet", steeper, "seconds"), steps("rescapsnet", 1, "seconds")
+    return [
+        row._replace(seconds=time.seconds)
+        for rows, times in zip(memory, seconds, strict=True)
+        for row, time in zip(rows, times, strict=True)
+    ]
 
 
 def broken(layers: int) -> list[Broken]:
@@ -109,6 +111,12 @@ CASES = [
         steps("mocapsnet", 0) + steps("rescapsnet", 1),
     ),
     (Near(MEMORY, 8, 1800), steps("mocapsnet", 100, released=True), steps("mocapsnet", 10, released=True)),
+    (
+        Difference(OTHER, MEMORY, 8, 760, 840),
+        steps("mocapsnet", 0, released=True) + steps("rescapsnet", 100, released=True),
+        steps("mocapsnet", 0, released=True) + steps("rescapsnet", 90, released=True),
+    ),
+    (Outweighs((OTHER, MEMORY), TIMES, 2), costs(4, 1.8), costs(3, 1.8)),
     (No(Chance([MO])), runs(MO, 76.0, 76.2, 76.4), runs(MO, 10.0, 10.0, 10.0)),
     (Inverts(40), broken(96), broken(30)),
 ]
@@ -165,9 +173,11 @@ def test_a_number_and_its_spread_are_judged_apart():
         assert row.mark("stable").split("; std ")[1][:2] == ("ye" if expected[1] == HOLDS else "no")
 
 
-@pytest.mark.parametrize("rule", [Slope(MEMORY, 4), Near(MEMORY, 8, 1800)])
+@pytest.mark.parametrize(
+    "rule", [Slope(MEMORY, 4), Near(MEMORY, 8, 1800), Difference(OTHER, MEMORY, 8, 0, 1)]
+)
 def test_what_our_networks_take_does_not_decide_on_the_papers_code(rule):
-    found = judge(Claim("here", "this", rule), evidence(steps("mocapsnet", 4)))
+    found = judge(Claim("here", "this", rule), evidence(steps("mocapsnet", 4), steps("rescapsnet", 4)))
     assert found.verdict == NOT_RUN
     assert found.findings["stable"].told.startswith("ours: ")
 
@@ -179,6 +189,20 @@ def test_a_ratio_of_times_is_indicative_and_one_of_memory_decides():
         found = judge(Claim("here", "this", Ratio(*benches, 8, 0.9, 1.1)), evidence(*rows))
         assert found.verdict == expected
         assert "0.9 to 1.1 asked" in found.findings["stable"].told
+
+
+def test_memory_that_does_not_grow_is_flatter_than_any():
+    rows = [row._replace(peak_mib=1000.0) if row.model == "mocapsnet" else row for row in costs(1, 1.8)]
+    assert judge(Claim("here", "this", Outweighs((OTHER, MEMORY), TIMES, 2)), evidence(rows)).verdict == HOLDS
+    never = SlopeRatio(OTHER, MEMORY, 45, 51)
+    assert judge(Claim("here", "this", never), evidence(rows)).verdict == FALSE
+
+
+@pytest.mark.parametrize(("class_dim", "expected"), [(16, FALSE), (8, HOLDS)])
+def test_the_released_network_says_how_long_its_capsules_are(monkeypatch, class_dim, expected):
+    change = partial(recipes.changed, class_dim=class_dim)
+    monkeypatch.setattr(built, "named", lambda *told: change(recipes.recipe(*told)))
+    assert judge(sentence("have the same length"), Evidence()).verdict == expected
 
 
 def test_a_claim_without_a_finding_names_no_files():
@@ -365,27 +389,9 @@ def test_slopes_are_refitted_from_the_tables():
 
 def test_the_ledger_has_every_number_and_every_sentence_once():
     found = ledger(Evidence())
-    assert [len(part) for part in parts(found).values()] == [62, 151, 56]
+    assert [len(part) for part in parts(found).values()] == [65, 151, 56]
     assert [row.main.claim.cell for row in by_cell(found)] == printed.cells()
     for row in by_cell(found):
         std = row.main.claim.cell.std
         assert (row.spread.claim.rule.value if row.spread else None) == std
     assert len({(j.claim.source, j.claim.says) for j in found}) == len(found)
-
-
-def test_statistics_are_those_of_scipy():
-    a, b = [72.1, 71.3, 73.0], [70.2, 70.9, 71.6, 69.5]
-    assert welch(a, b) == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
-    mean = stats.t.interval(0.95, 2, loc=sum(a) / 3, scale=stats.sem(a))
-    assert interval(a) == pytest.approx(mean)
-    for values in (a, b, [1.0, 4.0], [float(value % 7) for value in range(40)]):
-        freedom = len(values) - 1
-        ends = (stdev(values) * (freedom / stats.chi2.ppf(p, freedom)) ** 0.5 for p in (0.975, 0.025))
-        assert std_interval(values) == pytest.approx((*ends,))
-        for x in (0.0, 0.05, 3.0, 60.0):
-            assert chi_square(x, freedom) == pytest.approx(stats.chi2.cdf(x, freedom))
-    for freedom in (1, 2, 2.7, 30):
-        assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom))
-        assert two_sided(7.5, freedom) == pytest.approx(2 * stats.t.sf(7.5, freedom))
-    fit, expected = line(range(4), b), stats.linregress(range(4), b)
-    assert fit[:2] == pytest.approx((expected.slope, expected.stderr))

@@ -100,8 +100,25 @@ def test_a_file_is_written_beside_its_target_synced_and_then_renamed(tmp_path, m
     assert calls == [new[0], (LAST, PREVIOUS), *new[1:]]
     calls.clear()
     write(tmp_path / "run.json", b"{}")
-    assert calls == [("sync", ".run.json.tmp"), (".run.json.tmp", "run.json"), ("sync", tmp_path.name)]
+    own = f".run.json.{os.getpid()}.tmp"
+    assert calls == [("sync", own), (own, "run.json"), ("sync", tmp_path.name)]
     assert (tmp_path / "run.json").read_bytes() == b"{}"
+
+
+def test_another_process_may_write_the_same_file_meanwhile(tmp_path, monkeypatch):
+    path, replace = tmp_path / "REPORT.md", os.replace
+
+    def after_another(old, new):
+        monkeypatch.setattr(os, "replace", replace)
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        write(path, b"theirs")
+        assert path.read_bytes() == b"theirs"
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", after_another)
+    write(path, b"ours")
+    assert path.read_bytes() == b"ours"
+    assert [*tmp_path.iterdir()] == [path]
 
 
 class Killed(BaseException): ...
