@@ -69,14 +69,14 @@ def table_5() -> list[Recipe]:
 def deepest() -> list[Recipe]:
     """20 and 50 blocks, and ResCapsNet around the depths where the paper says that it stops learning."""
     momentum = [deep(dataset, blocks=blocks) for blocks in (20, 50) for dataset in ("svhn", "cifar10")]
-    released = [recipe("released", dataset, "mocapsnet", 20) for dataset in ("svhn", "cifar10")]
+    said = [("released", "svhn"), ("released", "cifar10"), ("written", "svhn")]
     residual = [
         recipe(kind, "cifar10", "rescapsnet", blocks, routing)
         for kind in ("stable", "written")
         for routing, around in (("rba", (4, 5, 6, 20)), ("sda", (7, 8, 20)), ("em", (7, 8, 20)))
         for blocks in around
     ]
-    return momentum + released + residual
+    return momentum + [recipe(kind, dataset, "mocapsnet", 20) for kind, dataset in said] + residual
 
 
 def controls() -> list[Recipe]:

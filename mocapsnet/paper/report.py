@@ -37,8 +37,8 @@ RULES = (
     "three seeds that reaches from half of ours to six times ours; one seed has none and counts as not run.",
     "A network learns when its accuracy is more than three standard errors of the test set above always "
     "naming the largest class. A run that diverged did not learn, one that crashed says nothing.",
-    "`written` decides where it has three seeds, else `stable`, whose start is not the paper's: a number "
-    "that does not hold by it may be what the paper's start gives. Where they say no and `released`, with "
+    "`written` decides where it has three seeds, else `stable`. Its start is not the paper's, so that on "
+    "printed numbers of the paper's networks `written` alone decides. Where they say no and `released`, with "
     "three seeds, says yes, the claim holds only as released. Fewer than three seeds are indicative. Of a "
     "seed that two devices ran, one run counts. Accuracies are those of the last epoch.",
     "Sizes in MB and times in seconds are those of the paper's code on its machine: only the released "

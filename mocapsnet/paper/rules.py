@@ -11,6 +11,7 @@ from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, diverged, summary
 from mocapsnet.paper.own import Check
 from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES, Cell
+from mocapsnet.paper.recipes import TRUNKS
 from mocapsnet.paper.statistics import LEVEL, interval, line, std_interval, welch
 
 # Seeds, or depths of a line, below which a finding is only indicative.
@@ -58,6 +59,10 @@ class Rule(ABC):
 
     decided_by: ClassVar[tuple[str, ...]] = ("written", "stable")
 
+    def deciding(self) -> tuple[str, ...]:
+        """The recipes that decide on this claim."""
+        return self.decided_by
+
     @abstractmethod
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """What one recipe's evidence says."""
@@ -81,11 +86,21 @@ def files_of(*groups: Sequence[Outcome | Measured]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Equals(Rule):
-    """An accuracy: our 95 % interval contains it, or comes as near as `about` allows."""
+class Printed(Rule):
+    """A number that the paper prints: its own start gave it, ours says nothing of it."""
 
     trained: Trained
     value: float
+
+    def deciding(self) -> tuple[str, ...]:
+        """Networks of others are trained by `stable` alone."""
+        return ("written",) if self.trained.model in TRUNKS else ("stable",)
+
+
+@dataclass(frozen=True)
+class Equals(Printed):
+    """An accuracy: our 95 % interval contains it, or comes as near as `about` allows."""
+
     about: float = 0.0
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
@@ -101,11 +116,8 @@ class Equals(Rule):
 
 
 @dataclass(frozen=True)
-class Spread(Rule):
+class Spread(Printed):
     """A standard deviation over seeds: the 95 % interval of ours contains it, as it is rounded."""
-
-    trained: Trained
-    value: float
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare a standard deviation; one run has none."""

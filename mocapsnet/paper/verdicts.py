@@ -48,13 +48,14 @@ class Row(NamedTuple):
 def judge(claim: Claim, evidence: Evidence) -> Judgement:
     """The verdict that follows from the paper's own numbers, then from runs.
 
-    Networks that follow the equations decide: `written` where it has three seeds, else `stable`. Only where
-    these say no may `released` say that the claim holds as released. It decides on what is said of its code.
+    Networks that follow the equations decide: `written` where it has three seeds, else `stable`, but for
+    printed numbers, which are of the paper's start. Only where these say no may `released` say that the claim
+    holds as released. It decides on what is said of its code.
     """
     said = claim.own() if claim.own else None
     rule = claim.rule
     findings = {recipe: rule.find(evidence, recipe) for recipe in RECIPES} if rule else {}
-    return Judgement(claim, verdict(said, findings, rule.decided_by if rule else ()), said, findings)
+    return Judgement(claim, verdict(said, findings, rule.deciding() if rule else ()), said, findings)
 
 
 def verdict(
