@@ -13,9 +13,10 @@ from mocapsnet.paper.records import Place, read_curve
 class Progress:
     """A bar over the epochs of all runs on a terminal, and a line per run everywhere."""
 
-    def __init__(self, tasks: Sequence[Task], before: int) -> None:
+    def __init__(self, tasks: Sequence[Task], place: Place, before: int) -> None:
         self.epochs = {task.name: task.recipe.members * int(task.recipe.training["epochs"]) for task in tasks}
-        self.done = dict.fromkeys(self.epochs, 0)
+        self.done = {task.name: epochs_of(task, place) for task in tasks}
+        self.earlier = sum(self.done.values())
         self.runs, self.began = before, time.perf_counter()
         self.all = before + len(tasks)
         self.bar = tqdm(
@@ -33,10 +34,10 @@ class Progress:
         self.bar.close()
 
     def left(self) -> str:
-        """The time left, as if every epoch that is left took as long as those that are done."""
+        """The time left, as if every epoch that is left took as long as those that this sweep trained."""
         done, total = sum(self.done.values()), sum(self.epochs.values())
-        gone = time.perf_counter() - self.began
-        return f"{tqdm.format_interval(gone / done * (total - done))} left" if done else "? left"
+        each = (time.perf_counter() - self.began) / max(1, done - self.earlier)
+        return f"{tqdm.format_interval(each * (total - done))} left" if done > self.earlier else "? left"
 
     def show(self) -> None:
         """Draw the bar anew."""
@@ -46,9 +47,7 @@ class Progress:
 
     def look(self, tasks: Sequence[Task], place: Place) -> None:
         """Count the epochs of runs in other processes."""
-        for task in tasks:
-            curves = (place.runs / task.name).rglob("metrics.csv")
-            self.done[task.name] = sum(len(read_curve(path.parent)) for path in curves)
+        self.done |= {task.name: epochs_of(task, place) for task in tasks}
         self.show()
 
     def finish(self, task: Task, told: str) -> None:
@@ -57,3 +56,9 @@ class Progress:
         self.done[task.name] = self.epochs[task.name]
         self.bar.write(f"{self.runs}/{self.all}  {task.name}  {told}, {self.left()}")
         self.show()
+
+
+def epochs_of(task: Task, place: Place) -> int:
+    """The epochs that a run's folder has."""
+    curves = (place.runs / task.name).rglob("metrics.csv")
+    return sum(len(read_curve(path.parent)) for path in curves)

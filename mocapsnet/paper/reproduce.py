@@ -53,8 +53,10 @@ def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, l
     check_kind(place)
     recipes = chosen(TABLES, what, settings.only)
     recipes = distinct(recipes) if settings.smoke else recipes
-    failed = measure(place, shapes(what, settings.only))
+    measured = shapes(what, settings.only)
+    # Runs first: what they lack is told at once.
     summary = sweep(ordered(recipes, settings.repeats()), place, settings.jobs, settings.download)
+    failed = measure(place, measured)
     place.results.mkdir(parents=True, exist_ok=True)
     write_report(place.results)
     return summary, failed

@@ -215,7 +215,7 @@ class Rising(Rule):
         if len({blocks for blocks, _ in points}) < 2:
             return Finding(None, 0, "not run", files)
         fit = line(*zip(*points, strict=True))
-        n = min(len(accuracies(runs)) for runs in groups.values())
+        n = min(len(groups), *(len(accuracies(runs)) for runs in groups.values()))
         holds = fit.interval()[0] > 0 if n >= ENOUGH else fit.slope > 0
         depths = ", ".join(map(str, sorted(groups)))
         return Finding(holds, n, f"{fit.slope:+.2f} points per block at {depths} blocks (n {n})", files)

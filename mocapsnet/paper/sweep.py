@@ -60,7 +60,7 @@ def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = F
         check_writable(place.accuracy)
     summary = Summary(before, [], [], [], [], [task for task in before if outdated(task, place)])
     with (
-        Progress(rest, len(before)) as progress,
+        Progress(rest, place, len(before)) as progress,
         # Closed at once when a signal comes: its processes must save and end.
         contextlib.closing(in_turn(rest, place, jobs, progress)) as done,
     ):

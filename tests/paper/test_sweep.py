@@ -150,7 +150,7 @@ def test_processes_share_the_work_and_save_when_the_sweep_ends(tmp_path, monkeyp
     place = place_in(tmp_path)
     quick, endless = Task(small("quick"), 0), Task(small("endless", epochs=100_000), 0)
     with (
-        Progress([quick, endless], 0) as progress,
+        Progress([quick, endless], place, 0) as progress,
         closing(in_processes([endless, quick], place, 2, progress)) as ended,
     ):
         assert next(ended) == quick
@@ -159,6 +159,23 @@ def test_processes_share_the_work_and_save_when_the_sweep_ends(tmp_path, monkeyp
     assert place.record(place.accuracy, quick)
     assert not place.record(place.accuracy, endless)
     assert not place.record(place.failed, endless)
+
+
+def test_the_time_left_counts_only_epochs_of_this_sweep(tmp_path, monkeypatch):
+    place, task = place_in(tmp_path), Task(small(epochs=10), 0)
+    folder = place.runs / task.name
+    folder.mkdir(parents=True)
+
+    def trained(epochs: int, now: float) -> None:
+        (folder / "metrics.csv").write_text("epoch\n" + "".join(f"{n}\n" for n in range(epochs)))
+        monkeypatch.setattr("time.perf_counter", lambda: now)
+
+    trained(6, now=0.0)
+    with Progress([task], place, 0) as progress:
+        assert progress.left() == "? left"
+        trained(7, now=5.0)
+        progress.look([task], place)
+        assert progress.left() == "00:15 left"
 
 
 def test_a_fresh_run_is_verified_and_a_tampered_one_is_not(swept, tmp_path, monkeypatch):

@@ -95,9 +95,9 @@ CASES = [
     (Chance([MO]), runs(MO, None, None, None), runs(MO, 76.0, 76.2, 76.4)),
     (Chance([MO], learns=True), runs(MO, 76.0, 76.2, 76.4), runs(MO, 10.0, 10.0, 10.0)),
     (
-        Rising([depth(1), depth(8)]),
-        runs(depth(1), 9, 9.5, 10) + runs(depth(8), 43, 43.5, 44),
-        runs(depth(1), 44, 44, 44.5) + runs(depth(8), 43.9, 44.2, 44.3),
+        Rising([depth(1), depth(4), depth(8)]),
+        runs(depth(1), 9, 9.5, 10) + runs(depth(4), 39, 39.5, 40) + runs(depth(8), 43, 43.5, 44),
+        runs(depth(1), 44, 44, 44.5) + runs(depth(4), 44, 44.1, 44) + runs(depth(8), 43.9, 44.2, 44.3),
     ),
     (
         AllOf([Chance([MO], True), Chance([RES], True)]),
@@ -141,6 +141,12 @@ def test_below_three_seeds_it_is_indicative():
     assert judge(claim, evidence(runs(MO, 72.0, 72.1), runs(RES, 60.0, 60.1))).verdict == INDICATIVE
     assert judge(claim, evidence(runs(MO, 72.0, 72.1, 72.2), runs(RES, 60.0, 60.1))).verdict == INDICATIVE
     assert judge(claim, evidence(runs(MO, 72.0, 72.1, 72.2), runs(RES, 60.0, 60.1, 60.2))).verdict == HOLDS
+
+
+def test_two_depths_are_no_line():
+    claim = Claim("here", "this", Rising([depth(1), depth(4), depth(8)]))
+    found = runs(depth(1), 9, 9.5, 10) + runs(depth(8), 43, 43.5, 44)
+    assert judge(claim, evidence(found)).verdict == INDICATIVE
 
 
 def test_one_run_says_neither_yes_nor_no_of_a_number():
