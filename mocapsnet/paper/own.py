@@ -106,6 +106,19 @@ def quadratic_in_capsules() -> Own:
     return Own(large == 4 * small, f"a block of 32 capsules has {small:,} weights, one of 64 {large:,}")
 
 
+def memory_is_of_weights() -> Own:
+    """Networks of the same weights take the same memory."""
+    mo, res = (MEMORY["cifar10", model][7] for model in ("mocapsnet", "rescapsnet"))
+    told = f"with the same weights, 8 blocks on CIFAR-10 take {mo:,} and {res:,} MB (MoCapsNet, ResCapsNet)"
+    return Own(mo == res, told)
+
+
+def nothing_is_augmented(pad: int = 2) -> Own:
+    """Random crops of a padded image show it at one place."""
+    places = (2 * pad + 1) ** 2
+    return Own(places == 1, f"random crops of images padded by {pad}, in the same paragraph: {places} places")
+
+
 def momentum_in_all_cases() -> Own:
     """MoCapsNet is above ResCapsNet in every pair of table 3."""
     pairs = [pair for rows in PAIRS.values() for pair in rows.values()]

@@ -58,6 +58,7 @@ def opening() -> list[Claim]:
             "Memory grows quadratically with the capsules of a layer: that of its matrices",
             own=own.quadratic_in_capsules,
         ),
+        Claim("section 1", "Memory is proportional to the number of weights", own=own.memory_is_of_weights),
         Claim("section 1", "A MoCapsNet of 40 layers trains", Chance([momentum("svhn", 20)], learns=True)),
         Claim(
             "section 1",
@@ -96,6 +97,7 @@ def opening() -> list[Claim]:
             Outweighs((peak[1], peak[0]), seconds, 2),
             own.memory_outweighs_time,
         ),
+        Claim("section 4.1", "No data augmentation was applied", own=own.nothing_is_augmented),
         Claim("section 4.1", "The capsules of all layers have the same length", SameLength()),
     ]
 
