@@ -4,9 +4,7 @@ python scripts/tune.py --dataset cifar10 --data data --jobs 8
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,11 @@ import torch
 from jsonargparse import auto_cli
 
 from mocapsnet import data as datasets
-from mocapsnet.paper.grid import Task
+from mocapsnet.paper.grid import Task, distinct
 from mocapsnet.paper.recipe import Recipe, changed
 from mocapsnet.paper.recipes import best
 from mocapsnet.paper.records import Place
 from mocapsnet.paper.sweep import sweep
-from mocapsnet.train.fit import fit
 
 # What each differs in from `best`.
 VARIANTS: list[dict[str, Any]] = [
@@ -57,6 +54,7 @@ def main(
 ) -> None:
     folder = Path(runs) / "data"
     name = hold_out(dataset, data, folder)
+    # `best` has no mirror and no hole for digits to leave out.
     recipes = distinct([variant(dataset, name, blocks, epochs, changes) for changes in VARIANTS])
     tasks = [Task(recipe, seed) for seed in range(seeds) for recipe in recipes]
     place = Place(Path(output), Path(runs), str(folder), device, smoke, note)
@@ -75,15 +73,6 @@ def variant(dataset: str, name: str, blocks: int, epochs: int, changes: dict[str
     recipe = changed(best(dataset, "mocapsnet", blocks), **{"epochs": epochs, **changes})
     training = {**recipe.training, "test": "epoch"}
     return replace(recipe, name=recipe.name.replace(dataset, name, 1), dataset=name, training=training)
-
-
-def distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """Those that train unlike all before them: `best` has no mirror and no hole for digits to leave out."""
-    usual = {name: option.default for name, option in signature(fit).parameters.items()}
-    found: dict[str, Recipe] = {}
-    for recipe in recipes:
-        found.setdefault(repr((recipe.network, {**usual, **recipe.training})), recipe)
-    return [*found.values()]
 
 
 def hold_out(dataset: str, data: str, folder: Path) -> str:

@@ -2,19 +2,16 @@
 
 from dataclasses import dataclass
 from inspect import signature
-from typing import ClassVar
 
 from mocapsnet.nn.network import network_class
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.recipes import recipe as named
-from mocapsnet.paper.rules import ENOUGH, Finding, Rule
+from mocapsnet.paper.rules import ENOUGH, Finding, OfTheCode
 
 
 @dataclass(frozen=True)
-class SameLength(Rule):
+class SameLength(OfTheCode):
     """Capsules of classes have as many numbers as all others; the paper prints none, its code has both."""
-
-    decided_by: ClassVar[tuple[str, ...]] = ("released",)
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare the sizes that a recipe's network has."""

@@ -2,11 +2,13 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of
 from mocapsnet.paper.recipes import Recipe
+from mocapsnet.train.fit import fit
 
 FIELDS = ("recipe", "dataset", "model", "blocks", "routing", "optimizer")
 # The ends of the tables say most, so they come first.
@@ -23,6 +25,16 @@ class Task(NamedTuple):
     def name(self) -> str:
         """Of its folder and, with the device, of its result."""
         return f"{self.recipe.name}-s{self.seed}"
+
+
+def distinct(recipes: Sequence[Recipe], smoke: bool = False) -> list[Recipe]:
+    """One of those that train alike, the first; alike when they are small, for a smoke run."""
+    usual = {name: option.default for name, option in signature(fit).parameters.items()}
+    found: dict[str, Recipe] = {}
+    for recipe in recipes:
+        run = recipe.smoke() if smoke else recipe
+        found.setdefault(repr((run.kind, run.network, {**usual, **run.training}, run.members)), recipe)
+    return [*found.values()]
 
 
 def chosen(tables: Mapping[str, Sequence[Recipe]], what: str, only: str) -> list[Recipe]:

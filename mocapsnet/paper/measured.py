@@ -1,13 +1,14 @@
 """How measured steps and inferences decide on a claim."""
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.printed import DEPTHS, NAMES, counted
-from mocapsnet.paper.rules import ENOUGH, Finding, Rule, files_of
+from mocapsnet.paper.rules import ENOUGH, Finding, OfTheCode, Rule, files_of
 from mocapsnet.paper.statistics import line
 
 # A metric's unit in words, and how many of it are one.
@@ -58,10 +59,9 @@ def of_ours(finding: Finding, recipe: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class Slope(Rule):
+class Slope(OfTheCode):
     """What a block adds: the 95 % interval of the fitted line's slope contains the value."""
 
-    decided_by: ClassVar[tuple[str, ...]] = ("released",)
     bench: Bench
     value: float
 
@@ -135,8 +135,8 @@ class Outweighs(Rule):
 
 
 @dataclass(frozen=True)
-class Ratio(Rule):
-    """How many times larger the first measurement is than the second at one depth: between the limits."""
+class Beside(Rule):
+    """Two measurements at one depth, and what they give together: between the limits."""
 
     first: Bench
     second: Bench
@@ -144,48 +144,48 @@ class Ratio(Rule):
     low: float
     high: float
 
+    @abstractmethod
+    def together(self, a: float, b: float) -> tuple[float, str]:
+        """A number for the limits, and what is told of it and of them."""
+
     def find(self, evidence: Evidence, recipe: str) -> Finding:
-        """Divide; times are of one bench and indicative."""
+        """Put them together; times are of one bench and indicative."""
         (rows, a), (others, b) = (x.at(evidence, recipe, self.blocks) for x in (self.first, self.second))
         if a is None or b is None:
             return Finding()
         unit, scale = UNITS[self.first.metric]
-        told = (
-            f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, {a / b:.2f} times; "
-        )
+        found, told = self.together(a, b)
+        told = f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, {told}"
         n = ENOUGH if self.first.metric in STEADY else 1
-        told += limits(self.low, self.high)
-        return finding(self.low <= a / b <= self.high, n, told, rows, others)
+        return finding(self.low <= found <= self.high, n, told, rows, others)
 
 
-@dataclass(frozen=True)
-class Difference(Rule):
-    """How much larger the first measurement is than the second at one depth: between the limits."""
+class Ratio(Beside):
+    """How many times larger the first measurement is than the second."""
 
-    decided_by: ClassVar[tuple[str, ...]] = ("released",)
-    first: Bench
-    second: Bench
-    blocks: int
-    low: float
-    high: float
+    def together(self, a: float, b: float) -> tuple[float, str]:
+        """Divide."""
+        return a / b, f"{a / b:.2f} times; {limits(self.low, self.high)}"
+
+
+class Difference(OfTheCode, Beside):
+    """How much larger the first measurement is than the second."""
+
+    def together(self, a: float, b: float) -> tuple[float, str]:
+        """Subtract."""
+        unit, scale = UNITS[self.first.metric]
+        return a - b, f"{scale * (a - b):+.4g} {unit}; {limits(scale * self.low, scale * self.high)}"
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
-        """Subtract; times are of one bench and indicative."""
-        (rows, a), (others, b) = (x.at(evidence, recipe, self.blocks) for x in (self.first, self.second))
-        if a is None or b is None:
-            return Finding()
-        unit, scale = UNITS[self.first.metric]
-        told = f"{scale * a:.4g} against {scale * b:.4g} {unit} at {counted(self.blocks)}, "
-        told += f"{scale * (a - b):+.4g} {unit}; " + limits(scale * self.low, scale * self.high)
-        n = ENOUGH if self.first.metric in STEADY else 1
-        return of_ours(finding(self.low <= a - b <= self.high, n, told, rows, others), recipe)
+        """Put them together; ours decides nothing."""
+        found = super().find(evidence, recipe)
+        return found if found.holds is None else of_ours(found, recipe)
 
 
 @dataclass(frozen=True)
-class Near(Rule):
+class Near(OfTheCode):
     """One measurement, equal within five per cent."""
 
-    decided_by: ClassVar[tuple[str, ...]] = ("released",)
     bench: Bench
     blocks: int
     value: float

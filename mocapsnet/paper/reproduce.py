@@ -10,10 +10,9 @@ from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import a_folder, at_least, one_of
 from mocapsnet.paper.evidence import read
 from mocapsnet.paper.figures import NETWORKS
-from mocapsnet.paper.grid import chosen, ordered
+from mocapsnet.paper.grid import chosen, distinct, ordered
 from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.printed import DEPTHS
-from mocapsnet.paper.recipes import Recipe
 from mocapsnet.paper.records import Place
 from mocapsnet.paper.report import write_report
 from mocapsnet.paper.settings import ReproduceSettings
@@ -52,7 +51,7 @@ def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, l
     )
     check_kind(place)
     recipes = chosen(TABLES, what, settings.only)
-    recipes = distinct(recipes) if settings.smoke else recipes
+    recipes = distinct(recipes, smoke=True) if settings.smoke else recipes
     measured = shapes(what, settings.only)
     # Runs first: what they lack is told at once.
     summary = sweep(ordered(recipes, settings.repeats()), place, settings.jobs, settings.download)
@@ -60,15 +59,6 @@ def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, l
     place.results.mkdir(parents=True, exist_ok=True)
     write_report(place.results)
     return summary, failed
-
-
-def distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """One of those that are the same when they are small, the first."""
-    found: dict[str, Recipe] = {}
-    for recipe in recipes:
-        small = recipe.smoke()
-        found.setdefault(repr((small.kind, small.network, small.training, small.members)), recipe)
-    return [*found.values()]
 
 
 def check_kind(place: Place) -> None:

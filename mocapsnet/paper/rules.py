@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, diverged, summary
@@ -18,6 +18,8 @@ from mocapsnet.paper.statistics import LEVEL, interval, line, std_interval, welc
 ENOUGH = 3
 # Half the last digit of a printed accuracy: a spread is no larger than a few of these.
 ROUNDED = 0.005
+# The recipes whose networks follow the equations.
+EQUATIONS = ("written", "stable")
 
 
 class Finding(NamedTuple):
@@ -55,17 +57,23 @@ class Trained(NamedTuple):
 
 
 class Rule(ABC):
-    """A kind of claim, and the recipes that decide on it, the first that was run often enough."""
+    """A kind of claim."""
 
-    decided_by: ClassVar[tuple[str, ...]] = ("written", "stable")
-
-    def deciding(self) -> tuple[str, ...]:
-        """The recipes that decide on this claim."""
-        return self.decided_by
+    def decided_by(self) -> tuple[str, ...]:
+        """The recipes that decide on it, the first that was run often enough."""
+        return EQUATIONS
 
     @abstractmethod
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """What one recipe's evidence says."""
+
+
+class OfTheCode(Rule):
+    """What is said of the paper's code."""
+
+    def decided_by(self) -> tuple[str, ...]:
+        """The released network."""
+        return ("released",)
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class Printed(Rule):
     trained: Trained
     value: float
 
-    def deciding(self) -> tuple[str, ...]:
+    def decided_by(self) -> tuple[str, ...]:
         """Networks of others are trained by `stable` alone."""
         return ("written",) if self.trained.model in TRUNKS else ("stable",)
 
@@ -215,10 +223,11 @@ class Rising(Rule):
         if len({blocks for blocks, _ in points}) < 2:
             return Finding(None, 0, "not run", files)
         fit = line(*zip(*points, strict=True))
-        n = min(len(groups), *(len(accuracies(runs)) for runs in groups.values()))
+        seeds = min(len(accuracies(runs)) for runs in groups.values())
+        n = min(seeds, len(groups))
         holds = fit.interval()[0] > 0 if n >= ENOUGH else fit.slope > 0
         depths = ", ".join(map(str, sorted(groups)))
-        return Finding(holds, n, f"{fit.slope:+.2f} points per block at {depths} blocks (n {n})", files)
+        return Finding(holds, n, f"{fit.slope:+.2f} points per block at {depths} blocks (n {seeds})", files)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ RECIPES = ("written", "released", "stable", "best")
 IN_TABLE_2 = {trained(cell) for cell in cells() if cell.table == "table-2"}
 CONTROLS = {recipe.name: recipe for recipe in TABLES["controls"]}
 PLANNED = {recipe.name: recipe for table in TABLES.values() for recipe in table}
+TRAINED = {(r.recipe, r.dataset, r.model, r.blocks, r.routing, r.optimizer) for r in PLANNED.values()}
 # The end of a control's name, in words.
 CHANGES = {
     "doubledtrue": "the doubled skip",
@@ -60,13 +61,7 @@ def entry(runs: Sequence[Outcome]) -> Entry:
 
 def planned(cell: Cell, recipe: str) -> bool:
     """Whether a recipe trains what a cell is about."""
-    if recipe == "best":
-        return cell.blocks in (1, 5) and (cell.model, cell.routing, cell.optimizer) == (
-            "mocapsnet",
-            "rba",
-            "adam",
-        )
-    return recipe == "stable" or cell.model in ("rescapsnet", "mocapsnet")
+    return (recipe, *trained(cell)[:5]) in TRAINED
 
 
 def beside(cell: Cell, evidence: Evidence) -> list[Entry]:

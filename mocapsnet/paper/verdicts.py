@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mocapsnet.paper.claims import claims
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.own import Own
-from mocapsnet.paper.rules import ENOUGH, Claim, Finding, Rule, Spread
+from mocapsnet.paper.rules import ENOUGH, EQUATIONS, Claim, Finding, Spread
 
 HOLDS = "holds"
 RELEASED = "holds only as released"
@@ -55,12 +55,10 @@ def judge(claim: Claim, evidence: Evidence) -> Judgement:
     said = claim.own() if claim.own else None
     rule = claim.rule
     findings = {recipe: rule.find(evidence, recipe) for recipe in RECIPES} if rule else {}
-    return Judgement(claim, verdict(said, findings, rule.deciding() if rule else ()), said, findings)
+    return Judgement(claim, verdict(said, findings, rule.decided_by() if rule else ()), said, findings)
 
 
-def verdict(
-    said: Own | None, findings: Mapping[str, Finding], decided_by: Sequence[str] = Rule.decided_by
-) -> str:
+def verdict(said: Own | None, findings: Mapping[str, Finding], decided_by: Sequence[str] = EQUATIONS) -> str:
     """One of VERDICTS."""
     if said is not None and not said.agrees:
         return CONTRADICTED
