@@ -7,8 +7,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from mocapsnet.paper.beyond import runs_table
 from mocapsnet.paper.evidence import read
-from mocapsnet.paper.tables import headline, markdown, runs_table
+from mocapsnet.paper.layout import markdown
+from mocapsnet.paper.tables import headline
 
 REPOSITORY = Path(__file__).parent.parent
 MIB = 2**20

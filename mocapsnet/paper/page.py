@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
+from mocapsnet.paper.layout import Entry, Table
 from mocapsnet.paper.printed import counted
-from mocapsnet.paper.tables import Entry, Table
 from mocapsnet.paper.verdicts import VERDICTS, Judgement, Row, by_cell, parts
 
 

@@ -111,3 +111,4 @@ TABLES: dict[str, list[Recipe]] = {
         best_ensemble("cifar10"),
     ],
 }
+PLANNED = {recipe.name: recipe for table in TABLES.values() for recipe in table}

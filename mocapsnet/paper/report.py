@@ -9,8 +9,9 @@ from mocapsnet import writing
 from mocapsnet.errors import WrongArgument
 from mocapsnet.paper.evidence import Evidence, read
 from mocapsnet.paper.figures import FIGURES
+from mocapsnet.paper.layout import Entry, Table, markdown
 from mocapsnet.paper.page import page
-from mocapsnet.paper.tables import Entry, Table, filled, markdown, paper_tables
+from mocapsnet.paper.tables import filled, paper_tables
 from mocapsnet.paper.verdicts import RECIPES, VERDICTS, Judgement, Row, by_cell, ledger, parts
 
 TITLE = "Momentum Capsule Networks, run again"

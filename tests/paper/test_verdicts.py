@@ -9,6 +9,7 @@ from mocapsnet.paper import built, own, printed, recipes
 from mocapsnet.paper.benches import Broken, Measured
 from mocapsnet.paper.claims import claims, trained
 from mocapsnet.paper.evidence import Evidence
+from mocapsnet.paper.layout import RECIPES
 from mocapsnet.paper.measured import Bench, Difference, Inverts, Near, Outweighs, Ratio, Slope, SlopeRatio
 from mocapsnet.paper.own import Own
 from mocapsnet.paper.plan import TABLES
@@ -26,7 +27,7 @@ from mocapsnet.paper.rules import (
     Spread,
     Trained,
 )
-from mocapsnet.paper.tables import RECIPES, planned
+from mocapsnet.paper.tables import planned
 from mocapsnet.paper.verdicts import (
     CONTRADICTED,
     FALSE,
