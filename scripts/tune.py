@@ -1,6 +1,7 @@
 """Train variants of `best` and compare them on training images that are held out; test images are not read.
 
 python scripts/tune.py --dataset cifar10 --data data --jobs 8
+python scripts/tune.py --epochs 150 --variants '[{"mix": 0.5}, {"mix": 0.5, "weight_decay": 0.2}]'
 """
 
 import json
@@ -24,18 +25,20 @@ VARIANTS: list[dict[str, Any]] = [
     {},
     {"weight_decay": 0.0},
     {"weight_decay": 0.2},
+    {"weight_decay": 0.5},
     {"cutout": 0},
     {"cutout": 16},
     {"pad": 2},
     {"flip": False},
     {"jitter": True},
+    {"mix": 0.2},
+    {"mix": 0.5},
     {"ema": 0.0},
     {"lr": 2e-3},
     {"lr": 5e-4},
     {"batch": 64},
     {"smoothing": 0.1},
     {"reconstruction_weight": 0.0},
-    {"epochs": 150},
 ]
 
 
@@ -43,6 +46,7 @@ def main(
     dataset: str = "cifar10",
     data: str = "data",
     epochs: int = 60,
+    variants: list[dict[str, Any]] | None = None,
     blocks: int = 1,
     seeds: int = 1,
     jobs: int = 1,
@@ -55,7 +59,7 @@ def main(
     folder = Path(runs) / "data"
     name = hold_out(dataset, data, folder)
     # `best` has no mirror and no hole for digits to leave out.
-    recipes = distinct([variant(dataset, name, blocks, epochs, changes) for changes in VARIANTS])
+    recipes = distinct([variant(dataset, name, blocks, epochs, changes) for changes in variants or VARIANTS])
     tasks = [Task(recipe, seed) for seed in range(seeds) for recipe in recipes]
     place = Place(Path(output), Path(runs), str(folder), device, smoke, note)
     print(sweep(tasks, place, jobs).told())

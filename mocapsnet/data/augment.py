@@ -77,7 +77,7 @@ def jitter(pixels: Tensor, chances: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to training images: a random crop, and where asked for a mirror, a hole, other colours.
+    """What is done to training images: a random crop; if asked for, mirror, colours, hole and mixing.
 
     All chance is drawn beforehand, as whole numbers [N,n], and handed to a step beside its indices.
     """
@@ -87,11 +87,12 @@ class Augmentation:
     flip: bool = False
     jitter: bool = False
     cutout: int = 0
+    mix: float = 0.0
 
     @property
-    def widths(self) -> tuple[int, int, int, int]:
-        """Numbers per image for crop, mirror, colours and hole."""
-        return 2, int(self.flip), 2 * int(self.jitter), 2 * int(self.cutout > 0)
+    def widths(self) -> tuple[int, int, int, int, int]:
+        """Numbers per image for crop, mirror, colours, hole and mixing."""
+        return 2, int(self.flip), 2 * int(self.jitter), 2 * int(self.cutout > 0), int(self.mix > 0)
 
     def draw(self, count: int, size: tuple[int, int], generator: torch.Generator) -> Tensor:
         """The chance of count images of a size (H, W)."""
@@ -104,11 +105,13 @@ class Augmentation:
             drawn.append(torch.randint(0, GRAIN + 1, (count, 2), generator=generator))
         if self.cutout:
             drawn += [torch.randint(0, most, (count, 1), generator=generator) for most in (h, w)]
+        if self.mix:
+            drawn.append(torch.randint(0, GRAIN + 1, (count, 1), generator=generator))
         return torch.cat(drawn, 1)
 
     def pixels(self, images: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
         """Of uint8 [B,C,H,W]: what the decoder should draw, and what the network sees once normalised."""
-        offsets, mirrored, colours, _ = chance.split(self.widths, 1)
+        offsets, mirrored, colours, _, _ = chance.split(self.widths, 1)
         images = crop(images, offsets, self.pad, self.window)
         if self.flip:
             images = torch.where(mirrored[:, :, None, None] == 1, images.flip(-1), images)
@@ -117,7 +120,19 @@ class Augmentation:
 
     def holes(self, images: Tensor, chance: Tensor) -> Tensor:
         """Normalised images with their hole, which is as grey as the mean."""
-        return cut_out(images, chance[:, -2:], self.cutout) if self.cutout else images
+        return cut_out(images, chance.split(self.widths, 1)[3], self.cutout) if self.cutout else images
+
+    def share(self, chance: Tensor) -> Tensor | None:
+        """What of each image is its own [B,1], 1 - mix at least; the rest is its neighbour's in the batch."""
+        return 1 - self.mix * (chance[:, -1:] / GRAIN) if self.mix else None
+
+
+def mixed(x: Tensor, share: Tensor | None) -> Tensor:
+    """x [B,...] with each one's neighbour mixed in, of whose own a share [B,1] is left."""
+    if share is None:
+        return x
+    share = share.view(-1, *[1] * (x.dim() - 1))
+    return share * x + (1 - share) * x.roll(1, 0)
 
 
 class Normalisation:

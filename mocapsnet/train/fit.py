@@ -90,6 +90,7 @@ def fit(
     flip: bool = False,
     jitter: bool = False,
     cutout: int = 0,
+    mix: float = 0.0,
     crop_test: bool = False,
     test: str = "epoch",
     validation: float = 0.0,
@@ -147,6 +148,7 @@ def fit(
         "flip": flip,
         "jitter": jitter,
         "cutout": cutout,
+        "mix": mix,
         "crop_test": crop_test,
         "test": test,
     }

@@ -6,6 +6,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from mocapsnet.data.augment import mixed
 from mocapsnet.losses import margin_loss, reconstruction_loss
 from mocapsnet.ops.target import target
 
@@ -36,24 +37,25 @@ class Objective:
         """The labels as far as the network sees them."""
         return labels if self.mask == "label" else None
 
-    def __call__(self, output: Any, labels: Tensor, pixels: Tensor) -> Tensor:
-        """The loss of a network's output."""
+    def __call__(self, output: Any, labels: Tensor, pixels: Tensor, share: Tensor | None = None) -> Tensor:
+        """The loss of a network's output; where images were mixed, labels are, and what is drawn is not."""
+        truth = self.smooth(labels, output.lengths, share)
         if self.loss == "cross-entropy":
-            loss = F.cross_entropy(
-                output.logits, labels, reduction=self.reduction, label_smoothing=self.smoothing
-            )
+            loss = F.cross_entropy(output.logits, truth, reduction=self.reduction)
         else:
-            loss = margin_loss(output.lengths, self.smooth(labels, output.lengths), reduction=self.reduction)
+            loss = margin_loss(output.lengths, truth, reduction=self.reduction)
         if self.reconstruction_weight:
             error = reconstruction_loss(output.reconstruction, pixels, self.reduction)
             loss = loss + self.reconstruction_weight * error
         return loss
 
-    def smooth(self, labels: Tensor, lengths: Tensor) -> Tensor:
-        """Labels as they are, or T_k moved towards 1/K."""
-        if not self.smoothing:
+    def smooth(self, labels: Tensor, lengths: Tensor, share: Tensor | None) -> Tensor:
+        """Labels as they are, or T_k mixed as the images are and moved towards 1/K."""
+        if not self.smoothing and share is None:
             return labels
-        return target(labels, lengths) * (1 - self.smoothing) + self.smoothing / lengths.shape[1]
+        return (
+            mixed(target(labels, lengths), share) * (1 - self.smoothing) + self.smoothing / lengths.shape[1]
+        )
 
     def per_image(self, loss: Tensor, images: int) -> Tensor:
         """The loss as a mean over images, however it was reduced."""

@@ -28,7 +28,7 @@ def check_options(
             raise WrongArgument(f"{name} must be True or False, got {options[name]!r}")
     for name, most in (
         *((name, math.inf) for name in ("warm_up", "weight_decay", "reconstruction_weight")),
-        *((name, 1) for name in ("ema", "smoothing")),
+        *((name, 1) for name in ("ema", "smoothing", "mix")),
     ):
         if not isinstance(options[name], int | float) or not 0 <= options[name] < most:
             raise WrongArgument(f"{name} must be a number >= 0 and < {most}, got {options[name]!r}")

@@ -43,6 +43,7 @@ class Settings:
         flip: Mirror half of the training images; not for digits.
         jitter: Change brightness and contrast of training images at random.
         cutout: Side of a square that is cut out of training images; 0 is none.
+        mix: Up to what share the next image of a batch, with its label, is mixed into each; 0 is none.
         crop_test: Pad and crop test images at random too, as the paper's released code does.
         test: When the test set is read: after every epoch, or once at the end.
         validation: The fraction of the training set that is held out.
@@ -99,6 +100,7 @@ class Settings:
     flip: bool = False
     jitter: bool = False
     cutout: int = 0
+    mix: float = 0.0
     crop_test: bool = False
     test: Literal["epoch", "end"] = "epoch"
     validation: float = 0.0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mocapsnet.data import Split
-from mocapsnet.data.augment import Augmentation, Normalisation
+from mocapsnet.data.augment import Augmentation, Normalisation, mixed
 from mocapsnet.errors import NotFinite
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.released import ReleasedLayer
@@ -117,10 +117,10 @@ class Step:
 
     def compute(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
         """The step itself."""
-        images, pixels, labels = self.batch(indices, offsets)
+        images, pixels, labels, share = self.batch(indices, offsets)
         with range_checked(self.model, number, images, labels):
             output = self.network(images, self.objective.shown(labels))
-        loss = self.loss(output, labels, pixels)
+        loss = self.loss(output, labels, pixels, share)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         if self.waits:
@@ -133,12 +133,14 @@ class Step:
         loss = self.objective.per_image(loss.detach(), len(labels))
         return Outcome(loss, (output.lengths.argmax(1) == labels).sum())
 
-    def batch(self, indices: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalised images, what the decoder should make of them, and labels."""
+    def batch(self, indices: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Normalised images, what the decoder should make of them, labels, and what was mixed."""
         pixels, seen = self.augmentation.pixels(self.data.images[indices], offsets)
         images = self.normalise(seen)
         target = images if self.objective.target == "image" else pixels
-        return self.augmentation.holes(images, offsets), target, self.data.labels[indices]
+        share = self.augmentation.share(offsets)
+        images = mixed(self.augmentation.holes(images, offsets), share)
+        return images, target, self.data.labels[indices], share
 
     def note(self, loss: Tensor) -> None:
         """Remember the first step that is not finite, and stop all updates from it on; nobody waits."""
@@ -149,10 +151,10 @@ class Step:
     def check(self) -> None:
         """Refuse to go on after a step that was not finite, and name the culprit; this waits."""
         if number := int(self.first_bad):
-            images, pixels, labels = self.batch(*self.unchecked[number])
+            images, pixels, labels, share = self.batch(*self.unchecked[number])
             with range_checked(self.model, number, images, labels):
                 output = self.network(images, self.objective.shown(labels))
-                loss = self.loss(output, labels, pixels)
+                loss = self.loss(output, labels, pixels, share)
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
             named = culprit(loss, self.model, images, labels)

@@ -15,6 +15,7 @@ from mocapsnet.data.augment import (
     crop_offsets,
     jitter,
     mean_and_std,
+    mixed,
     standardise,
     to_pixels,
 )
@@ -60,8 +61,8 @@ def test_the_first_chance_is_the_crop_s_and_more_of_it_changes_nothing_before():
         return Augmentation(**options).draw(50, (8, 9), torch.Generator().manual_seed(1))
 
     assert torch.equal(draw(), crop_offsets(50, torch.Generator().manual_seed(1)))
-    full = draw(flip=True, jitter=True, cutout=3)
-    assert full.shape == (50, 7)
+    full = draw(flip=True, jitter=True, cutout=3, mix=0.5)
+    assert full.shape == (50, 8)
     assert torch.equal(full[:, :2], draw())
     assert torch.equal(full[:, :3], draw(flip=True))
 
@@ -101,6 +102,23 @@ def test_a_hole_is_a_square_around_its_centre_as_far_as_the_image_goes():
     assert torch.equal(holes, expected)
     assert (1 - Augmentation(cutout=3).holes(images, torch.tensor([[2, 2, 0, 0]] * 2))).sum() == 2 * 2 * 4
     assert Augmentation().holes(images, chance[:, :2]) is images
+
+
+def test_an_image_keeps_at_least_what_mixing_leaves_and_its_neighbour_has_the_rest():
+    augmentation = Augmentation(cutout=2, mix=0.5)
+    chance = augmentation.draw(5000, (8, 9), torch.Generator().manual_seed(0))
+    share = augmentation.share(chance)
+    assert share.shape == (5000, 1)
+    assert 0.5 <= share.min() < 0.501
+    assert 0.999 < share.max() <= 1
+    images = torch.tensor([1.0, 2.0, 4.0]).view(3, 1, 1, 1)
+    assert mixed(images, torch.tensor([[0.5], [1.0], [0.75]])).flatten().tolist() == [2.5, 2.0, 3.5]
+    assert mixed(images, None) is images
+    assert Augmentation(cutout=2).share(chance) is None
+    square = torch.ones(5000, 1, 8, 9)
+    assert torch.equal(
+        augmentation.holes(square, chance), Augmentation(cutout=2).holes(square, chance[:, :4])
+    )
 
 
 def test_brightness_moves_all_and_contrast_stretches_each_channel_around_its_mean():

@@ -15,7 +15,15 @@ from mocapsnet.train.state import State
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FULL = {"schedule": "cosine", "warm_up": 1.0, "weight_decay": 0.05, "ema": 0.9, "smoothing": 0.1}
-FULL |= {"flip": True, "cutout": 6, "pad": 4, "jitter": True, "normalise": "dataset", "target": "image"}
+FULL |= {
+    "flip": True,
+    "cutout": 6,
+    "mix": 0.3,
+    "pad": 4,
+    "jitter": True,
+    "normalise": "dataset",
+    "target": "image",
+}
 FULL |= {"mask": "guess", "reduction": "sum"}
 
 

@@ -39,6 +39,23 @@ def test_smoothing_moves_labels_towards_all_classes():
     assert loss.item() == pytest.approx((first + second) / 2)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_mixed_images_have_mixed_labels_and_their_losses_are_mixed(reduction):
+    labels, share = torch.tensor([0, 1]), torch.tensor([[0.75], [1.0]])
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    for loss in ("margin", "cross-entropy"):
+        objective = Objective(loss=loss, reconstruction_weight=0, reduction=reduction)
+
+        def of(labels, n, objective=objective):
+            """Of one image alone."""
+            alone = Scores(LENGTHS[n : n + 1], logits[n : n + 1])
+            return objective(alone, torch.tensor([labels]), PIXELS).item()
+
+        expected = 0.75 * of(0, 0) + 0.25 * of(1, 0) + of(1, 1)
+        found = objective(Scores(LENGTHS, logits), labels, PIXELS, share).item()
+        assert found == pytest.approx(expected / (2 if reduction == "mean" else 1))
+
+
 def test_without_a_weight_no_reconstruction_is_asked_for():
     bare = Scores(LENGTHS, LENGTHS)
     assert Objective(reconstruction_weight=0)(bare, LABELS, PIXELS).item() == pytest.approx(MARGIN / 2)

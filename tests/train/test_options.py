@@ -23,7 +23,7 @@ from mocapsnet.train.record import read_run
 from mocapsnet.train.state import State
 
 FULL = {"schedule": "cosine", "warm_up": 1.5, "weight_decay": 0.05, "ema": 0.9, "smoothing": 0.1}
-FULL |= {"flip": True, "cutout": 3, "pad": 3, "jitter": True, "normalise": "dataset"}
+FULL |= {"flip": True, "cutout": 3, "mix": 0.3, "pad": 3, "jitter": True, "normalise": "dataset"}
 
 
 @pytest.fixture(scope="module")

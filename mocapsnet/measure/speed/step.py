@@ -129,7 +129,7 @@ class Trained:
 
     def forward_backward(self) -> Callable[[], None]:
         """A function that computes the gradients of the first batch, and no more."""
-        images, pixels, labels = self.step.batch(*self.batches[0])
+        images, pixels, labels, _ = self.step.batch(*self.batches[0])
 
         def function() -> None:
             self.optimizer.zero_grad()
