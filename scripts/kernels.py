@@ -23,7 +23,7 @@ STEPS = 10
 PARTS = {
     "compiled between them": ("triton_",),
     "CapsLayer 1": ("tile_", "finish", "pull_squash"),
-    "trunk": ("momentum_layer", "enter", "leave"),
+    "trunk": ("momentum_layers", "enter", "leave"),
     "trunk and CapsLayer 2": ("weights_backward", "image_"),
     "convolutions": ("stem", "outputs", "inputs", "weights", "join", "wgrad", "dgrad", "fprop", "conv"),
     "Adam and the check of gradients": ("multi_tensor",),

@@ -122,7 +122,7 @@ class CapsLayer(Fusible):
         """What layers have in common that one program can run."""
         W = self.W
         told = self.routing, self.iterations, self.gradient, self.backend
-        return type(self), W.shape, W.dtype, W.device, *told
+        return type(self), W.shape, W.dtype, W.device, self.bias is None, *told
 
     @torch.no_grad()
     def coupling(self, u: Tensor) -> Tensor:

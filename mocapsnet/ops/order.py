@@ -13,12 +13,11 @@ ACCELERATOR_BYTES = 2**30
 
 
 def matrices(W: Tensor) -> Tensor:
-    """W [J,I,E,D] as [I,D,E·J]: a view where its memory has the order I D E J, else a copy.
+    """W [J,I,E,D] as [I,D,E,J]: a view where its memory has that order, else a copy.
 
     With j last, sums over e and i run along rows of neighbouring numbers, and so does the softmax over j.
     """
-    J, I, E, D = W.shape  # noqa: E741
-    return W.permute(1, 3, 2, 0).reshape(I, D, E * J)
+    return W.permute(1, 3, 2, 0).contiguous()
 
 
 def power(size: int) -> int:
@@ -31,18 +30,9 @@ def one_image(I: int, J: int, E: int) -> bool:  # noqa: E741
     return power(I) * power(J) * power(E) <= IMAGE_VOTES
 
 
-def laid_out(W: Tensor, routing: str) -> Tensor:
-    """The same W [J,I,E,D] in the order of memory that a GPU's programs of a routing read fastest."""
-    J, I, E, _ = W.shape  # noqa: E741
-    small = one_image(I, J, E)
-    if routing in ("rba", "leaky-rba") and small and J < E:
-        return W.permute(1, 3, 0, 2).contiguous().permute(2, 0, 3, 1)
-    return as_matrices(W)
-
-
-def as_matrices(W: Tensor) -> Tensor:
+def laid_out(W: Tensor) -> Tensor:
     """The same W [J,I,E,D] in the order of memory I D E J: matrices(W) is then a view."""
-    return W.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)
+    return matrices(W).permute(3, 0, 2, 1)
 
 
 def tile(u: Tensor, X: Tensor, dtype: torch.dtype) -> int:
@@ -97,5 +87,5 @@ def squash_rows(s: Tensor) -> Tensor:
 
 def votes(u: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
     """û_{j|i} = W_ij u_i as one batched matmul over i: u [B,I,D], W [J,I,E,D] -> [I,B,E,J]."""
-    u_hat = torch.bmm(u.transpose(0, 1).to(dtype), matrices(W).to(dtype))
+    u_hat = torch.bmm(u.transpose(0, 1).to(dtype), matrices(W).flatten(2).to(dtype))
     return u_hat.view(*u_hat.shape[:2], W.shape[2], W.shape[0])

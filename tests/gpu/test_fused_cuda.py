@@ -1,5 +1,7 @@
 """Fused routing at full size on a CUDA GPU: right, the same every time, and training goes the same way."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -40,7 +42,7 @@ def ops(routing):
 
 def draw(routing, shape):
     B, J, I, D, E = shape  # noqa: E741
-    W = order.laid_out(0.1 * torch.randn(J, I, E, D).cuda(), routing)
+    W = order.laid_out(0.1 * torch.randn(J, I, E, D).cuda())
     others = [torch.randn(J), torch.randn(J)] if routing == "em" else []
     inputs = [torch.randn(B, I, D), W, 0.1 * torch.randn(J, E), *others]
     return [tensor.cuda().requires_grad_() for tensor in inputs], torch.randn(B, J, E).cuda()
@@ -134,16 +136,33 @@ def test_a_fused_trunk_comes_back_to_where_it_began(layers, monkeypatch):
     sequence = mc.MomentumSequence([CapsLayer(32, 8, 32, 8, weight_std=0.3) for _ in range(layers)]).cuda()
     seen, walk = {0: {}, 1: {}}, momentum.walk
 
-    def watch(n, options, weights, state, moved_on, beside, back):
-        walk(n, options, weights, state, moved_on, beside, back)
-        seen[back][n] = [part.clone() for part in (moved_on if back else state)[:2]]
+    def watch(some, options, weights, state, moved_on, beside, back):
+        before = [part.clone() for part in state[:2]]
+        walk(some, options, weights, state, moved_on, beside, back)
+        seen[back][some] = moved_on[:2] if back else before
 
     monkeypatch.setattr(momentum, "walk", watch)
     sequence(torch.randn(128, 32, 8).cuda().requires_grad_()).sum().backward()
-    assert seen[0].keys() == seen[1].keys() == set(range(layers))
+    assert seen[0].keys() == seen[1].keys()
+    assert sum(map(len, seen[0])) == layers
     assert all(
         map(torch.equal, (p for n in seen[0] for p in seen[0][n]), (p for n in seen[0] for p in seen[1][n]))
     )
+
+
+@pytest.mark.parametrize("capsules", [(32, 8), (20, 6), (5, 4), (64, 4), (1, 1)], ids=str)
+def test_how_many_layers_go_together_changes_nothing(capsules, monkeypatch):
+    from mocapsnet.ops.rba import momentum
+
+    torch.manual_seed(0)
+    layers = [CapsLayer(*capsules, *capsules, weight_std=0.3) for _ in range(20)]
+    sequence, x = mc.MomentumSequence(layers).cuda(), torch.randn(128, *capsules).cuda().requires_grad_()
+    found, groups = [], momentum.groups
+    for most in (1, 3, 8, 8):
+        monkeypatch.setattr(momentum, "groups", partial(groups, most=most))
+        y = sequence(x)
+        found.append([y, *torch.autograd.grad(y.square().sum(), [x, *sequence.parameters()])])
+    assert all(all(map(torch.equal, found[0], other)) for other in found[1:])
 
 
 def losses_of(routing, backend, precision, epochs, folder):

@@ -1,5 +1,7 @@
 """The fused routing against its reference, interpreted on a CPU or compiled on a GPU."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,9 @@ from mocapsnet.errors import CannotRun, WrongArgument
 from mocapsnet.nn.released import EPSILON, ReleasedLayer
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.ops import backend, order
+from mocapsnet.ops.momentum import schedule
 from mocapsnet.ops.rba import fused
+from mocapsnet.ops.rba import momentum as trunk
 from mocapsnet.ops.rba.reference import rba as reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -96,7 +100,7 @@ def test_a_squash_with_an_epsilon_is_the_released_one(scale, regime, poisoned):
 def test_the_order_of_weights_in_memory_changes_nothing(regime):
     u, W, bias = leaves((3, 5, 9, 8, 8))
     found = everything(fused.rba, [u, W, bias])
-    other = order.laid_out(W.detach(), "rba").requires_grad_()
+    other = order.laid_out(W.detach()).requires_grad_()
     holes = torch.stack([W.detach(), W.detach()], -1)[..., 0].requires_grad_()
     for weights in (other, holes):
         again = everything(fused.rba, [u, weights, bias])
@@ -122,7 +126,7 @@ def test_an_empty_batch_has_gradients_of_zero(regime):
 def test_torch_knows_the_op(regime):
     u, W, bias = leaves((2, 3, 5, 4, 4))
     torch.library.opcheck(fused.route, (u, W, bias, 2, False, False, 0.0))
-    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach(), "rba"), None, 1, True, False, 1e-8))
+    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach()), None, 1, True, False, 1e-8))
     # Triton's interpreter rounds wrongly, but always alike.
     torch.library.opcheck(fused.route, (u, W, bias, 1, False, True, 0.0))
 
@@ -225,29 +229,36 @@ def test_a_state_that_is_not_contiguous_goes_the_same_way():
     assert all(map(torch.equal, walked(sequence, *turned), walked(sequence, *straight)))
 
 
-def test_a_fused_sequence_comes_back_to_where_it_began():
+def test_a_fused_sequence_comes_back_to_where_it_began(monkeypatch):
     sequence = momentum("fused", 12, 0.6)
     x = (torch.randn(2, 5, 4, device=DEVICE) * 2**10).round() / 2**10
-    seen = []
-    start = torch.cuda.synchronize if DEVICE == "cuda" else (lambda: None)
-    from mocapsnet.ops.rba import momentum as module
+    forth, returned, walk = {}, {}, trunk.walk
 
-    walk = module.walk
+    def watch(some, options, weights, state, moved_on, beside, back):
+        before = [part.clone() for part in state[:2]]
+        walk(some, options, weights, state, moved_on, beside, back)
+        (returned if back else forth)[some] = moved_on[:2] if back else before
 
-    def watch(n, options, weights, state, moved_on, beside, back):
-        walk(n, options, weights, state, moved_on, beside, back)
-        start()
-        seen.append((n, back, [part.clone() for part in (state if back == 0 else moved_on)[:2]]))
-
-    module.walk = watch
-    try:
-        sequence(x.requires_grad_()).sum().backward()
-    finally:
-        module.walk = walk
-    forth = {n: state for n, back, state in seen if back == 0}
-    returned = {n: state for n, back, state in seen if back == 1}
-    assert forth.keys() == returned.keys() == set(range(12))
+    monkeypatch.setattr(trunk, "walk", watch)
+    sequence(x.requires_grad_()).sum().backward()
+    assert forth.keys() == returned.keys() == {range(8), range(8, 12)}
     assert all(torch.equal(a, b) for n in forth for a, b in zip(forth[n], returned[n], strict=True))
+
+
+def test_layers_go_together_up_to_one_that_gives_up_bits():
+    assert trunk.groups(schedule(0.9, 20)) == [range(8), range(8, 16), range(16, 20)]
+    assert trunk.groups(schedule(0.1, 20)) == [range(7), range(7, 15), range(15, 20)]
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.9])
+def test_how_many_layers_go_together_changes_nothing(gamma, monkeypatch, poisoned):
+    x, velocity = (torch.randn(3, 5, 4, device=DEVICE, requires_grad=True) for _ in range(2))
+    found, groups = [], trunk.groups
+    for most in (1, 3, 8):
+        monkeypatch.setattr(trunk, "groups", partial(groups, most=most))
+        found.append(walked(momentum("fused", 10, gamma), x, velocity))
+    assert all(map(torch.equal, found[0], found[1]))
+    assert all(map(torch.equal, found[0], found[2]))
 
 
 @pytest.mark.parametrize(
@@ -259,6 +270,7 @@ def test_a_fused_sequence_comes_back_to_where_it_began():
         lambda sequence: setattr(sequence, "arithmetic", "float"),
         lambda sequence: setattr(sequence.layers[1], "iterations", 2),
         lambda sequence: setattr(sequence.layers[1], "forward", lambda x: x),
+        lambda sequence: setattr(sequence.layers[1], "bias", None),
         lambda sequence: sequence.layers[1].bfloat16(),
         lambda sequence: sequence.layers.append(nn.Identity()),
     ],

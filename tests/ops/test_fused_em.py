@@ -116,7 +116,7 @@ def test_warps_share_the_capsules_of_which_a_program_has_some(monkeypatch, poiso
 
 def test_weights_that_are_laid_out_for_it_are_read_where_they_lie(monkeypatch):
     monkeypatch.setattr(order, "IMAGE_VOTES", 0)
-    W = order.laid_out(torch.randn(4, 5, 3, 2), "em")
+    W = order.laid_out(torch.randn(4, 5, 3, 2))
     assert fused.matrices(W).data_ptr() == W.data_ptr()
     assert fused.gradients(torch.empty(2, 5, 2), W)[1].stride() == W.stride()
 

@@ -105,7 +105,7 @@ def test_the_error_is_at_most_twice_the_references(scale, least, most, regime, p
 def test_the_order_of_inputs_in_memory_changes_nothing(regime):
     u, W, bias = leaves((3, 4, 5, 2, 3))
     found = everything(fused.sda, [u, W, bias])
-    turned = order.laid_out(W.detach(), "sda").requires_grad_()
+    turned = order.laid_out(W.detach()).requires_grad_()
     holes = torch.stack([W.detach(), W.detach()], -1)[..., 0].requires_grad_()
     apart = u.detach().permute(2, 0, 1).contiguous().permute(1, 2, 0).requires_grad_()
     across = bias.detach().T.contiguous().T.requires_grad_()
@@ -114,7 +114,7 @@ def test_the_order_of_inputs_in_memory_changes_nothing(regime):
 
 
 def test_weights_that_are_laid_out_for_it_are_read_where_they_lie(regime):
-    W = order.laid_out(torch.randn(4, 5, 3, 2), "sda")
+    W = order.laid_out(torch.randn(4, 5, 3, 2))
     assert fused.matrices(W).data_ptr() == W.data_ptr()
     assert fused.gradients(torch.empty(2, 5, 2), W)[1].stride() == W.stride()
 
@@ -173,7 +173,7 @@ def test_low_precision_comes_in_and_goes_out(regime):
 def test_torch_knows_the_op(regime):
     u, W, bias = leaves((2, 3, 3, 2, 2))
     torch.library.opcheck(fused.route, (u, W, bias, 2, True, False))
-    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach(), "sda"), None, 1, False, False))
+    torch.library.opcheck(fused.route, (u, order.laid_out(W.detach()), None, 1, False, False))
 
 
 def test_a_compiled_graph_holds_it_as_one_op(regime):

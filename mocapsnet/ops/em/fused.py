@@ -8,8 +8,8 @@ from torch import Tensor
 from mocapsnet.ops import order
 from mocapsnet.ops.em import kernels, tiles
 from mocapsnet.ops.em.reference import inverse_temperature
-from mocapsnet.ops.order import one_image, power
-from mocapsnet.ops.rba.fused import PROGRAMS, gradients, matrices, shared
+from mocapsnet.ops.order import matrices, one_image, power
+from mocapsnet.ops.rba.fused import PROGRAMS, gradients, shared
 
 # Rows (e,j) of a tile of votes, and its images: as many as a product has columns.
 ROWS, IMAGES = 256, 8

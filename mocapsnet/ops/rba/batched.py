@@ -53,7 +53,7 @@ def route(
     keep=True holds the votes from pass to pass: the gradient through every iteration needs them all.
     """
     (B, I, _), (J, _, E, _), state = u.shape, W.shape, order.state_dtype(u, W)  # noqa: E741
-    X = order.matrices(W)
+    X = order.matrices(W).flatten(2)
     # The first coupling is uniform.
     share = 1 / (J + leaky)
     s = share * plain_sum(u.to(state), X.to(state)).view(B, E, J)
@@ -111,7 +111,7 @@ class Last(torch.autograd.Function):
         """∂û_{j|i} = c_ij ds_j, thence ∂W_ij = ∂û_{j|i} u_iᵀ and ∂u_i = Σ_j W_ijᵀ ∂û_{j|i}."""
         u, W, c = ctx.saved_tensors
         B, (J, _, E, D) = len(u), W.shape
-        X, ds = order.matrices(W), ds.contiguous()
+        X, ds = order.matrices(W).flatten(2), ds.contiguous()
         size = order.tile(u, X, ctx.dtype)
         du, dW = [], []
         with order.as_written(u.device.type):

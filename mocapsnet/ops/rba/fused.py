@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
-from mocapsnet.ops.order import one_image, power
+from mocapsnet.ops.order import matrices, one_image, power
 from mocapsnet.ops.rba import kernels
 
 # Images of a program of tile_forward, as many as a product has columns; and into how many parts all i fall.
@@ -58,16 +58,15 @@ def route(
     so_far, (c, kept) = torch.zeros_like(s), of_tiles(u, W, rounded)
     if B == 0:
         return v, s, so_far, c, kept.zero_()
-    share, sizes = 1 / (J + leaky), {"EP": power(E), "JP": power(J)}
+    W, share = matrices(W), 1 / (J + leaky)
     offset, biased = (u, False) if bias is None else (bias.contiguous(), True)
     if one_image(I, J, E):
         kernels.image_forward[(B,)](
-            u, W, offset, v, s, so_far, I, E, J, *u.stride(), *W.stride(), share,
-            D=D, IP=power(I), **sizes, ITERATIONS=iterations, LEAKY=leaky, BIASED=biased, EPS=epsilon,
-            num_warps=8,
+            u, W, offset, v, s, so_far, *u.stride(), share, **image_sizes(I, J, E, D),
+            ITERATIONS=iterations, LEAKY=leaky, BIASED=biased, EPS=epsilon, num_warps=8,
         )  # fmt: skip
         return v, s, so_far, c, kept
-    u, W = u.contiguous(), matrices(W)
+    u = u.contiguous()
     tiles, size, sizes = -(-B // IMAGES), -(-I // PARTS), tile_sizes(D, E, J)
     count, columns = -(-I // size), sizes["EP"] * sizes["JP"]
     parts = u.new_empty((count, B, J, E), dtype=torch.float32)
@@ -98,9 +97,9 @@ def shared(I: int, tiles: int, programs: int) -> tuple[int, int]:  # noqa: E741
     return size, -(-I // size)
 
 
-def matrices(W: Tensor) -> Tensor:
-    """W as tiles read it, [I,D,E,J]: of a W that lies so in memory, a view."""
-    return W.permute(1, 3, 2, 0).contiguous()
+def image_sizes(I: int, J: int, E: int, D: int) -> dict[str, int]:  # noqa: E741
+    """The sizes that a program of one image is compiled for."""
+    return {"I": I, "J": J, "E": E, "D": D, "IP": power(I), "JP": power(J), "EP": power(E)}
 
 
 def of_tiles(u: Tensor, W: Tensor, rounded: bool) -> tuple[Tensor, Tensor]:
@@ -135,17 +134,17 @@ def unroute(
     du, dW = gradients(u, W)
     if B == 0:
         return du, dW.zero_(), W.new_zeros((J, E), dtype=torch.float32)
-    u, ds, sizes = u.contiguous(), torch.empty_like(s), {"EP": power(E), "JP": power(J)}
+    u, ds = u.contiguous(), torch.empty_like(s)
     if one_image(I, J, E):
         c = u.new_empty((I, B, J), dtype=torch.float32)
         kernels.image_backward[(B,)](
-            dv, u, W, s, so_far, c, ds, du, B, I, E, J, *u.stride(), *W.stride(), *dv.stride(),
-            D=D, IP=power(I), **sizes, LEAKY=leaky, EPS=epsilon, num_warps=8,
+            dv, u, matrices(W), s, so_far, c, ds, du, B, *u.stride(), *dv.stride(), **image_sizes(I, J, E, D),
+            LEAKY=leaky, EPS=epsilon, num_warps=8,
         )  # fmt: skip
         dbias = dW.new_empty((J, E))
         weight_gradients(u[None], dW[None], dbias[None], c, ds, rounded)
         return du, dW, dbias
-    kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), **sizes, EPS=epsilon)
+    kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), JP=power(J), EP=power(E), EPS=epsilon)
     dbias, ds = ds.sum(0), ds.to(c.dtype)
     W, padded = kept if rounded else matrices(W).float(), tile_sizes(D, E, J)
     images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))

@@ -9,11 +9,10 @@ Sizes are padded to powers of two; what is padded is zero.
 import triton
 import triton.language as tl
 
-from mocapsnet.ops.momentum import VELOCITY_BITS, X_BITS
-
-# What one unit of x's grid is worth, and of a velocity's before the first layer.
-GRID = tl.constexpr(2.0**-X_BITS)
-SPEED = tl.constexpr(2.0**-VELOCITY_BITS)
+# Elements of W that a program of one image loads before anything else.
+AHEAD = tl.constexpr(16384)
+# Neighbours that a thread of such a program has; docs/performance.md tells what others cost.
+EACH = tl.constexpr(2)
 
 
 @triton.jit
@@ -67,114 +66,135 @@ def unsquash(s, dv, AXIS: tl.constexpr, EPS: tl.constexpr = 0.0):
 
 
 @triton.jit
-def all_votes(u, W, i, e, j, I, E, J, ui, ud, wj, wi, we, wd, D: tl.constexpr):  # noqa: E741
-    """û_{j|i} = W_ij u_i of one image, [I,E,J]; u and W point to its capsules and to the layer's matrices."""
-    real = (i < I) & (e < E) & (j < J)
-    at = W + i * wi + e * we + j * wj
-    votes = tl.load(u + i * ui, i < I, 0.0).to(tl.float32) * tl.load(at, real, 0.0).to(tl.float32)
-    for d in tl.static_range(1, D):
-        u_d = tl.load(u + i * ui + d * ud, i < I, 0.0).to(tl.float32)
-        votes += u_d * tl.load(at + d * wd, real, 0.0).to(tl.float32)
+def lanes(N: tl.constexpr, MOST: tl.constexpr = EACH):
+    """0 to N - 1, said to be aligned so little that a thread takes MOST, or what a warp makes it take."""
+    return tl.multiple_of(tl.arange(0, N), max(MOST, N // 32))
+
+
+@triton.jit
+def of_votes(
+    W, I: tl.constexpr, J: tl.constexpr, E: tl.constexpr, D: tl.constexpr,  # noqa: E741
+    IP: tl.constexpr, JP: tl.constexpr, EP: tl.constexpr, MOST: tl.constexpr = EACH,
+):  # fmt: skip
+    """Where the first d of every vote's row of W [I,D,E,J] lies, [I,J,E], and whether it is real.
+
+    Sums over e stay in a thread then, the softmax over j in a warp, and sums over i alone cross warps: these
+    are the shorter, the fewer j a thread has at MOST, and sums over j the longer.
+    """
+    i, j, e = tl.arange(0, IP)[:, None, None], lanes(JP, MOST)[None, :, None], tl.arange(0, EP)[None, None, :]
+    return W + i * (D * E * J) + e * J + j, (i < I) & (j < J) & (e < E)
+
+
+@triton.jit
+def ahead(W, real, STEP: tl.constexpr, D: tl.constexpr, VOTES: tl.constexpr):
+    """The first matrices of W, on their way while a program does something else."""
+    first = (tl.load(W, real, 0.0),)
+    for d in tl.static_range(1, min(D, AHEAD // VOTES)):
+        first += (tl.load(W + d * STEP, real, 0.0),)
+    return first
+
+
+@triton.jit
+def all_votes(u, W, first, real, ui, ud, I: tl.constexpr, D: tl.constexpr, STEP: tl.constexpr):  # noqa: E741
+    """û_{j|i} = W_ij u_i of one image, [I,J,E]; u points to its capsules, W to where of_votes says."""
+    i = tl.arange(0, real.shape[0])[:, None, None]
+    votes = tl.zeros(real.shape, tl.float32)
+    for d in tl.static_range(D):
+        w = first[d] if d < len(first) else tl.load(W + d * STEP, real, 0.0)
+        votes += tl.load(u + i * ui + d * ud, i < I, 0.0).to(tl.float32) * w.to(tl.float32)
     return votes
 
 
 @triton.jit
 def agree(
-    votes, offset, j, J, share, ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, EPS: tl.constexpr = 0.0
+    votes, offset, real, share, ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, EPS: tl.constexpr = 0.0
 ):  # fmt: skip
-    """The routing of one image's votes [I,E,J]: s with its offset, and the sum of all v before the last."""
+    """The routing of one image's votes [I,J,E]: s with its offset, the sum of all v before it, and its c."""
     s = share * tl.sum(votes, 0) + offset
-    so_far = tl.zeros_like(s)
+    so_far, c = tl.zeros_like(s), tl.zeros([votes.shape[0], votes.shape[1]], tl.float32) + share
     for _ in tl.static_range(ITERATIONS - 1):
-        so_far += squash(s, 0, EPS)
-        c, _, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j < J, LEAKY)
-        s = tl.sum(votes * c[:, None, :], 0) + offset
-    return s, so_far
+        so_far += squash(s, 1, EPS)
+        c, _, _ = couple(tl.sum(votes * so_far[None, :, :], 2), real, LEAKY)
+        s = tl.sum(votes * c[:, :, None], 0) + offset
+    return s, so_far, c
+
+
+@triton.jit
+def spread(s):
+    """The same [J,E], of which all warps have all, as one element a thread.
+
+    To gather it from itself is the way to tell the compiler so: else it converts all that is made of s.
+    """
+    return tl.gather(s, tl.broadcast_to(tl.arange(0, s.shape[1])[None, :], s.shape), 1)
 
 
 @triton.jit
 def image_forward(
     u, W, bias, v, s, so_far,
-    I, E, J, ub, ui, ud, wj, wi, we, wd, share,  # noqa: E741
-    D: tl.constexpr, IP: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr,
+    ub, ui, ud, share,
+    I: tl.constexpr, J: tl.constexpr, E: tl.constexpr, D: tl.constexpr,  # noqa: E741
+    IP: tl.constexpr, JP: tl.constexpr, EP: tl.constexpr,
     ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, BIASED: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     """Few input capsules: route one image."""
     n = tl.program_id(0).to(tl.int64)
-    i, e, j = tl.arange(0, IP), tl.arange(0, EP), tl.arange(0, JP)
-    votes = all_votes(
-        u + n * ub,
-        W,
-        i[:, None, None],
-        e[None, :, None],
-        j[None, None, :],
-        I,
-        E,
-        J,
-        ui,
-        ud,
-        wj,
-        wi,
-        we,
-        wd,
-        D,
-    )
-    e, j = e[:, None], j[None, :]
-    real = (e < E) & (j < J)
-    offset = tl.load(bias + j * E + e, real, 0.0).to(tl.float32) if BIASED else tl.zeros([EP, JP], tl.float32)
-    total, sums = agree(votes, offset, j, J, share, ITERATIONS, LEAKY, EPS)
-    at = n * J * E + j * E + e
-    tl.store(v + at, squash(total, 0, EPS), real)
+    W, here = of_votes(W, I, J, E, D, IP, JP, EP)
+    first = ahead(W, here, E * J, D, IP * JP * EP)
+    j, e = tl.arange(0, JP)[:, None], lanes(EP)[None, :]
+    at, real = j * E + e, (j < J) & (e < E)
+    offset = tl.load(bias + at, real, 0.0).to(tl.float32) if BIASED else tl.zeros([JP, EP], tl.float32)
+    votes = all_votes(u + n * ub, W, first, here, ui, ud, I, D, E * J)
+    total, sums, _ = agree(votes, offset, lanes(JP)[None, :] < J, share, ITERATIONS, LEAKY, EPS)
+    at, total = at + n * J * E, spread(total)
+    tl.store(v + at, squash(total, 1, EPS), real)
     tl.store(s + at, total, real)
     tl.store(so_far + at, sums, real)
 
 
 @triton.jit
-def pull(W, c, ds, du, i, e, j, I, E, J, wj, wi, we, wd, D: tl.constexpr):  # noqa: E741
-    """∂u_i = Σ_j W_ijᵀ (c_ij ds_j) of one image: c [I,J], ds [E,J]; du points to a contiguous [I,D]."""
-    i3, e3, j3 = i[:, None, None], e[None, :, None], j[None, None, :]
-    real = (i3 < I) & (e3 < E) & (j3 < J)
-    g = c[:, None, :] * ds[None, :, :]
-    for d in tl.static_range(D):
-        w = tl.load(W + i3 * wi + e3 * we + j3 * wj + d * wd, real, 0.0).to(tl.float32)
-        tl.store(du + i * D + d, tl.sum(tl.sum(w * g, 2), 1), i < I)
+def pull(
+    W, c, ds, start, du, real, i, j,
+    I: tl.constexpr, D: tl.constexpr, STEP: tl.constexpr, STARTED: tl.constexpr,  # noqa: E741
+):  # fmt: skip
+    """∂u_i = Σ_j W_ijᵀ (c_ij ds_j) of one image, added to a start: c [I,J], ds [J,E], start and du [I,D].
+
+    The sums lie side by side, d in column d, and are stored JP at a time. The last d come first: the cache
+    holds what was read last.
+    """
+    JP: tl.constexpr = c.shape[1]
+    g = c[:, :, None] * ds[None, :, :]
+    for k in tl.static_range((D - 1) // JP * JP, -1, -JP):
+        at, here = i * D + k + j, (i < I) & (k + j < D)
+        side = tl.load(start + at, here, 0.0) if STARTED else tl.zeros(c.shape, tl.float32)
+        for d in tl.static_range(min(k + JP, D) - 1, k - 1, -1):
+            w = tl.load(W + d * STEP, real, 0.0).to(tl.float32)
+            side += tl.where(j == d - k, tl.sum(tl.sum(w * g, 2), 1, keep_dims=True), 0.0)
+        tl.store(du + at, side, here)
 
 
 @triton.jit
 def image_backward(
     dv, u, W, s, so_far, c, ds, du,
-    B, I, E, J, ub, ui, ud, wj, wi, we, wd, vb, vj, ve,  # noqa: E741
-    D: tl.constexpr, IP: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, LEAKY: tl.constexpr,
-    EPS: tl.constexpr,
+    B, ub, ui, ud, vb, vj, ve,
+    I: tl.constexpr, J: tl.constexpr, E: tl.constexpr, D: tl.constexpr,  # noqa: E741
+    IP: tl.constexpr, JP: tl.constexpr, EP: tl.constexpr, LEAKY: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     """Few input capsules: ∂u of one image; its coupling c [I,B,J] and ds [B,E,J] are left for ∂W."""
     n = tl.program_id(0).to(tl.int64)
-    i, e, j = tl.arange(0, IP), tl.arange(0, EP), tl.arange(0, JP)
-    votes = all_votes(
-        u + n * ub,
-        W,
-        i[:, None, None],
-        e[None, :, None],
-        j[None, None, :],
-        I,
-        E,
-        J,
-        ui,
-        ud,
-        wj,
-        wi,
-        we,
-        wd,
-        D,
-    )
-    at, real = n * J * E + j[None, :] * E + e[:, None], (e[:, None] < E) & (j[None, :] < J)
+    # No sum is over i here.
+    W, here = of_votes(W, I, J, E, D, IP, JP, EP, 4)
+    first = ahead(W, here, E * J, D, IP * JP * EP)
+    j, e = tl.arange(0, JP)[:, None], lanes(EP)[None, :]
+    at, real = n * J * E + j * E + e, (j < J) & (e < E)
     sums = tl.load(so_far + at, real, 0.0)
-    coupling, _, _ = couple(tl.sum(votes * sums[None, :, :], 1), j[None, :] < J, LEAKY)
-    pulled = tl.load(dv + n * vb + j[None, :] * vj + e[:, None] * ve, real, 0.0).to(tl.float32)
-    pulled = unsquash(tl.load(s + at, real, 0.0), pulled, 0, EPS)
-    tl.store(ds + n * E * J + e[:, None] * J + j[None, :], pulled, real)
-    tl.store(c + (i[:, None] * B + n) * J + j[None, :], coupling, (i[:, None] < I) & (j[None, :] < J))
-    pull(W, coupling, pulled, du + n * I * D, i, e, j, I, E, J, wj, wi, we, wd, D)
+    pulled = tl.load(dv + n * vb + j * vj + e * ve, real, 0.0).to(tl.float32)
+    pulled = unsquash(tl.load(s + at, real, 0.0), pulled, 1, EPS)
+    tl.store(ds + n * E * J + e * J + j, pulled, real)
+    votes = all_votes(u + n * ub, W, first, here, ui, ud, I, D, E * J)
+    i, j = tl.arange(0, IP)[:, None], lanes(JP, 4)[None, :]
+    coupling, _, _ = couple(tl.sum(votes * sums[None, :, :], 2), j < J, LEAKY)
+    tl.store(c + (i * B + n) * J + j, coupling, (i < I) & (j < J))
+    pull(W, coupling, pulled, du, du + n * I * D, here, i, j, I, D, E * J, False)
 
 
 @triton.jit
@@ -326,89 +346,3 @@ def tile_backward(
             if first > 0:
                 dw += tl.load(dW + w_at + i * (E * J * D), matrix, 0.0)
             tl.store(dW + w_at + i * (E * J * D), dw, matrix)
-
-
-@triton.jit
-def whole(x):
-    """The nearest integer, half to even; NaN and what is too large become so large that the range is left."""
-    size = tl.abs(x)
-    near = tl.where(size < 8388608.0, (size + 8388608.0) - 8388608.0, size)
-    near = tl.minimum(tl.where(near == near, near, 4.6e18), 4.6e18)
-    return tl.where(x < 0, -near, near).to(tl.int64)
-
-
-@triton.jit
-def enter(x, velocity, grid, word, peak, size, N: tl.constexpr):
-    """One image's state before the first layer, on the grid; a velocity may be twice as large as x."""
-    n = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, N)
-    at, real = n * size + k, k < size
-    state = whole(tl.load(x + at, real, 0.0) * (1 / GRID))
-    speed = whole(tl.load(velocity + at, real, 0.0) * (1 / SPEED))
-    tl.store(grid + at, state.to(tl.int32), real)
-    tl.store(word + at, speed, real)
-    reached = tl.maximum(tl.abs(state.to(tl.float32)) * GRID, tl.abs(speed.to(tl.float32)) * (SPEED / 2))
-    tl.store(peak + n, tl.max(reached, 0))
-
-
-@triton.jit
-def leave(grid, word, x, velocity, size, unit, N: tl.constexpr):
-    """One image's x and velocity after the last layer."""
-    at = tl.program_id(0).to(tl.int64) * size + tl.arange(0, N)
-    real = tl.arange(0, N) < size
-    tl.store(x + at, tl.load(grid + at, real, 0).to(tl.float32) * GRID, real)
-    tl.store(velocity + at, tl.load(word + at, real, 0).to(tl.float32) * unit * GRID, real)
-
-
-@triton.jit
-def momentum_layer(
-    grid, word, W, bias, gx, gv, new_grid, new_word, new_gx, new_gv, peak, x, c, ds,
-    B, J, E, wj, wi, we, wd, share, gain, unit, gamma, back,
-    D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr,
-    ITERATIONS: tl.constexpr, LEAKY: tl.constexpr, BIASED: tl.constexpr,
-):  # fmt: skip
-    """One exact step of one image around a routed layer, or its inverse together with its gradient.
-
-    Both directions are this one program, so that a layer computed again gives the same bits. Forth: the state
-    (grid, word) after the layer, and the largest |x|. Back: the state before it, the gradients of x and the
-    velocity there, and x, c and ds for the gradient of W.
-    """
-    n = tl.program_id(0).to(tl.int64)
-    i, e, j = tl.arange(0, JP), tl.arange(0, EP), tl.arange(0, JP)
-    i3, e3, j3 = i[:, None, None], e[None, :, None], j[None, None, :]
-    real3 = (i3 < J) & (e3 < E) & (j3 < J)
-    w_at = W + i3 * wi + e3 * we + j3 * wj
-    votes = tl.zeros([JP, EP, JP], tl.float32)
-    for d in tl.static_range(D):
-        at = n * J * E + i3 * E + d
-        moved = whole(tl.load(word + at, i3 < J, 0).to(tl.float32) * unit)
-        x_d = (tl.load(grid + at, i3 < J, 0) - back * moved).to(tl.int32).to(tl.float32) * GRID
-        votes += x_d * tl.load(w_at + d * wd, real3, 0.0)
-    e2, j2 = e[:, None], j[None, :]
-    real, at = (e2 < E) & (j2 < J), n * J * E + j2 * E + e2
-    offset = tl.load(bias + j2 * E + e2, real, 0.0) if BIASED else tl.zeros([EP, JP], tl.float32)
-    s, so_far = agree(votes, offset, j2, J, share, ITERATIONS, LEAKY)
-    added = whole(squash(s, 0) * gain)
-    state, speed = tl.load(grid + at, real, 0).to(tl.int64), tl.load(word + at, real, 0)
-    if back == 0:
-        speed += added
-        state += whole(speed.to(tl.float32) * unit)
-        reached = tl.max(tl.max(tl.abs(state).to(tl.float32), 1), 0) * GRID
-        tl.store(peak + n, tl.maximum(tl.load(peak + n), reached))
-    else:
-        state -= whole(speed.to(tl.float32) * unit)
-        speed -= added
-        tl.store(x + at, state.to(tl.int32).to(tl.float32) * GRID, real)
-        pulled = tl.load(gx + at, real, 0.0) + tl.load(gv + at, real, 0.0)
-        tl.store(new_gv + at, gamma * pulled, real)
-        pulled = unsquash(s, (1 - gamma) * pulled, 0)
-        coupling, _, _ = couple(tl.sum(votes * so_far[None, :, :], 1), j2 < J, LEAKY)
-        tl.store(ds + n * E * J + e2 * J + j2, pulled, real)
-        tl.store(c + (i[:, None] * B + n) * J + j2, coupling, (i[:, None] < J) & (j2 < J))
-        g = coupling[:, None, :] * pulled[None, :, :]
-        for d in tl.static_range(D):
-            du = tl.sum(tl.sum(tl.load(w_at + d * wd, real3, 0.0) * g, 2), 1)
-            at_i = n * J * E + i * E + d
-            tl.store(new_gx + at_i, tl.load(gx + at_i, i < J, 0.0) + du, i < J)
-    tl.store(new_grid + at, state.to(tl.int32), real)
-    tl.store(new_word + at, speed, real)

@@ -1,21 +1,22 @@
-"""Routed layers with momentum in exact arithmetic as one function, a Triton program per layer and direction.
+"""Routed layers with momentum in exact arithmetic as one function, a Triton program for some layers.
 
 It computes what the driver in nn/reversible.py computes with memory="reverse", which stays the specification.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mocapsnet.ops.momentum import ExactArithmetic, State, from_bytes, shifted
-from mocapsnet.ops.order import power
-from mocapsnet.ops.rba import kernels
+from mocapsnet.ops.momentum import ExactArithmetic, Stage, State, from_bytes, shifted
+from mocapsnet.ops.order import matrices, power
+from mocapsnet.ops.rba import momentum_kernels
 from mocapsnet.ops.rba.fused import weight_gradients
 
-# Layers whose weights' gradients are one program's: until then each keeps its coupling.
+# Layers that a program goes through, and whose weights' gradients are one program's.
 AT_ONCE = 8
 
 
@@ -38,26 +39,27 @@ class Momentum(torch.autograd.Function):
         one = {"size": J * E, "N": power(J * E)}
         # The programs know no strides: all of it is contiguous, whatever x is.
         grid, word = (x.new_empty(x.shape, dtype=dtype) for dtype in (torch.int32, torch.int64))
-        peak = x.new_empty(B)
-        kernels.enter[(B,)](x.contiguous(), velocity.contiguous(), grid, word, peak, **one)
+        peak, moved = x.new_empty(x.shape), x.new_empty(x.shape)
+        momentum_kernels.enter[(B,)](x.contiguous(), velocity.contiguous(), grid, word, peak, **one)
+        x = torch.empty_like(moved)
         ctx.options, ctx.rounded = (arithmetic, iterations, leaky), rounded
         spilled: dict[int, Tensor] = {}
-        for n, stage in enumerate(arithmetic.stages):
+        parts = groups(arithmetic.stages)
+        inputs = x.new_empty((max(map(len, parts)), *x.shape))
+        for some in parts:
+            n = some.start
             spilled |= arithmetic.spilled(n, State(x, velocity, (grid, word)))
-            word = shifted(word, stage.shift)
-            after = torch.empty_like(grid), torch.empty_like(word)
+            word = shifted(word, arithmetic.stages[n].shift)
             # The tensors of the way back are not touched: any will do.
-            walk(
-                n, ctx.options, weights, (grid, word, *[peak] * 2), (*after, *[peak] * 2), [peak] * 4, back=0
-            )
-            grid, word = after
+            state = grid, word, peak, peak
+            walk(some, ctx.options, weights, state, state, (peak, inputs, peak, peak), back=0)
         ctx.save_for_backward(grid, word, *spilled.values(), *weights)
         ctx.spilling = tuple(spilled)
         ctx.set_materialize_grads(False)
-        reached, left = peak.amax(), (x.new_empty(x.shape), x.new_empty(x.shape))
+        reached = peak.amax()
         ctx.mark_non_differentiable(reached)
-        kernels.leave[(B,)](grid, word, *left, **one, unit=arithmetic.stages[-1].unit)
-        return *left, reached
+        momentum_kernels.leave[(B,)](grid, word, x, moved, **one, unit=arithmetic.stages[-1].unit)
+        return x, moved, reached
 
     @staticmethod
     @once_differentiable
@@ -71,21 +73,23 @@ class Momentum(torch.autograd.Function):
             torch.zeros_like(grid, dtype=torch.float32) if g is None else g.contiguous() for g in (gx, gv)
         ]
         stages, W = ctx.options[0].stages, weights[0]
+        parts = groups(stages)
         # x, c and ds of the layers at hand, for the gradient of their weights.
-        held = min(AT_ONCE, len(stages))
+        held = max(map(len, parts))
         shapes = ((held, *shape) for shape in ((B, J, E), (J, B, J), (B, E, J)))
         x, c, ds = (gradient[0].new_empty(shape) for shape in shapes)
+        turns = x.new_empty((2, B, J, E))
         dW = W.new_empty_strided((len(stages), *W.shape), (W.numel(), *torch.empty_like(W).stride()))
         dbias = dW.new_empty((len(stages), J, E))
-        for n in reversed(range(len(stages))):
-            before, k = [torch.empty_like(part) for part in (grid, word, *gradient)], n % AT_ONCE
-            walk(n, ctx.options, weights, (grid, word, *gradient), before, [x[k], x[k], c[k], ds[k]], back=1)
-            if k == 0:
-                some = slice(n, n + AT_ONCE)
-                weight_gradients(x, dW[some], dbias[some], c, ds, ctx.rounded)
-            grid, word, *gradient = before
-            if n in spilled:
-                word = (word << stages[n].shift) + from_bytes(spilled[n])
+        for some in reversed(parts):
+            before = [torch.empty_like(part) for part in (grid, word, turns, gradient[1])]
+            walk(some, ctx.options, weights, (grid, word, *gradient), before, (x, x, c, ds), back=1)
+            layers = slice(some.start, some.stop)
+            weight_gradients(x, dW[layers], dbias[layers], c, ds, ctx.rounded)
+            grid, word, turns, gv = before
+            gradient = [turns[(len(some) - 1) % 2], gv]
+            if some.start in spilled:
+                word = (word << stages[some.start].shift) + from_bytes(spilled[some.start])
         found = (
             part
             for layer, bias, own in zip(dW, dbias, weights[1::2], strict=True)
@@ -94,8 +98,17 @@ class Momentum(torch.autograd.Function):
         return *gradient, *[None] * 4, *found
 
 
+def groups(stages: Sequence[Stage], most: int = AT_ONCE) -> list[range]:
+    """Layers that a program takes at once: none but the first gives up bits before it."""
+    starts: list[int] = []
+    for n, stage in enumerate(stages):
+        if not starts or stage.shift or n - starts[-1] == most:
+            starts.append(n)
+    return [range(*ends) for ends in pairwise([*starts, len(stages)])]
+
+
 def walk(
-    n: int,
+    some: range,
     options: tuple[ExactArithmetic, int, bool],
     weights: Sequence[Tensor | None],
     state: Sequence[Tensor],
@@ -103,16 +116,27 @@ def walk(
     beside: Sequence[Tensor],
     back: int,
 ) -> None:
-    """Take the state (grid, word, and their gradients) through layer n, forth or back."""
+    """Take the state (grid, word, and two gradients) through some layers, forth or back."""
     arithmetic, iterations, leaky = options
-    W, bias = weights[2 * n : 2 * n + 2]
-    assert W is not None
     B, J, E = state[0].shape
-    grid, word, gx, gv = state
-    stage = arithmetic.stages[n]
-    kernels.momentum_layer[(B,)](
-        grid, word, W, W if bias is None else bias.contiguous(), gx, gv, *moved_on, *beside,
-        B, J, E, *W.stride(), 1 / (J + leaky), stage.gain, stage.unit, arithmetic.gamma, back,
-        D=E, EP=power(E), JP=power(J), ITERATIONS=iterations, LEAKY=leaky, BIASED=bias is not None,
-        num_warps=4,
+    layers = list(reversed(some) if back else some)
+    stages = [arithmetic.stages[n] for n in layers]
+    gains, units = [stage.gain for stage in stages], [stage.unit for stage in stages]
+    W, bias = ([part for n in layers if (part := weights[2 * n + which]) is not None] for which in (0, 1))
+    W, bias = [aligned(matrices(part)) for part in W], [aligned(part.contiguous()) for part in bias]
+    momentum_kernels.momentum_layers[(B,)](
+        *state, filled(W), filled(bias or W), filled(gains), filled(units), *moved_on, *beside,
+        B, len(some), 1 / (J + leaky), arithmetic.gamma, back,
+        J=J, E=E, JP=power(J), EP=power(E),
+        ITERATIONS=iterations, LEAKY=leaky, BIASED=bool(bias), num_warps=8,
     )  # fmt: skip
+
+
+def aligned(part: Tensor) -> Tensor:
+    """The same where every part is aligned alike: for another alignment there would be another program."""
+    return part if part.data_ptr() % 16 == 0 else part.clone()
+
+
+def filled(each: list[Any]) -> tuple[Any, ...]:
+    """What each layer has, as if there were as many as can be: another number would be another program."""
+    return (*each, *each[-1:] * (AT_ONCE - len(each)))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
-from mocapsnet.ops.order import one_image, power
-from mocapsnet.ops.rba.fused import IMAGES, PROGRAMS, matrices, shared, tile_sizes
+from mocapsnet.ops.order import matrices, one_image, power
+from mocapsnet.ops.rba.fused import IMAGES, PROGRAMS, shared, tile_sizes
 from mocapsnet.ops.sda import kernels, tiles
 from mocapsnet.ops.sda.reference import scale
 
