@@ -57,8 +57,9 @@ def main(
 ) -> None:
     folder = Path(runs) / "data"
     name = hold_out(dataset, data, folder)
+    wanted = VARIANTS if variants is None else variants
     # `best` has no mirror for digits to leave out, and no hole for MNIST's.
-    recipes = distinct([variant(dataset, name, blocks, epochs, changes) for changes in variants or VARIANTS])
+    recipes = distinct([variant(dataset, name, blocks, epochs, changes) for changes in wanted])
     tasks = [Task(recipe, seed) for seed in range(seeds) for recipe in recipes]
     place = Place(Path(output), Path(runs), str(folder), device, smoke, note)
     print(sweep(tasks, place, jobs).told())

@@ -123,16 +123,16 @@ class Augmentation:
         return cut_out(images, chance.split(self.widths, 1)[3], self.cutout) if self.cutout else images
 
     def share(self, chance: Tensor) -> Tensor | None:
-        """What of each image is its own [B,1], 1 - mix at least; the rest is its neighbour's in the batch."""
+        """What of each image is its own [B,1], 1 - mix at least; the rest is the next one's of the batch."""
         return 1 - self.mix * (chance[:, -1:] / GRAIN) if self.mix else None
 
 
 def mixed(x: Tensor, share: Tensor | None) -> Tensor:
-    """x [B,...] with each one's neighbour mixed in, of whose own a share [B,1] is left."""
+    """share · x + (1 - share) · the next of x [B,...], which after the last is the first; share is [B,1]."""
     if share is None:
         return x
     share = share.view(-1, *[1] * (x.dim() - 1))
-    return share * x + (1 - share) * x.roll(1, 0)
+    return share * x + (1 - share) * x.roll(-1, 0)
 
 
 class Normalisation:

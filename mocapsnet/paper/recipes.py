@@ -88,8 +88,8 @@ def stable(
     """The paper's network and epochs from a larger start: W at N(0, 0.1²), every bias at 0.1.
 
     Command: mocapsnet reproduce table-2 --only "stable cifar10 blocks=1"
-    Hardware: one H200, 2 minutes where four share it; expected at 1 and 5 blocks: 77.0 and 76.3 % (n 3), at 3
-    76 to 77 % (n 1 each); SDA and EM 18 minutes where eleven share it, 73.5 to 75.2 % (n 1 each).
+    Hardware: one H200, 2 minutes where four share it; expected at 1 and 5 blocks: 77.0 and 76.3 % (Mo,
+    n 3), 76.4 and 76.6 % (Res, n 1); SDA and EM 18 minutes where eleven share it, 73.5 to 75.2 % (n 1 each).
     """
     return paper_recipe(
         "stable", dataset, model, blocks, routing, optimizer, weight_std=0.1, routing_bias=0.1
@@ -139,16 +139,16 @@ def best(dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimi
     """`stable` with the free ingredients, longer and without reconstruction; a few were tried; tested once.
 
     Command: mocapsnet reproduce best
-    Hardware: one H200, 10 minutes where nine share it; expected with one block: CIFAR-10 83.7 %, CIFAR-100
-    54.1 %, SVHN 95.4 %, MNIST 99.5 % (n 1 each).
+    Hardware: one H200, 10 minutes where up to eleven share it; expected with one block: CIFAR-10 83.7 %,
+    CIFAR-100 54.1 %, SVHN 95.4 %, MNIST 99.5 % (n 1 each).
     """
     recipe = stable(dataset, model, blocks, routing, optimizer)
     free: dict[str, Any] = {"ema": 0.999, "reconstruction_weight": 0.0, "test": "end"}
     if optimizer == "adam":
         free |= {"lr": 2e-3, "schedule": "cosine", "warm_up": 3.0, "weight_decay": 0.05}
-    # Mirrored digits are other digits, or none; those of MNIST fill their images.
+    # Mirrored digits are other digits, or none.
     free |= {"epochs": 80} if dataset in DIGITS else {"epochs": 200, "flip": True}
-    if "mnist" not in dataset:
+    if dataset not in ("mnist6k", "mnist"):
         free["cutout"] = 8
     return replace(
         recipe,
@@ -180,7 +180,7 @@ def deep(dataset: str, model: str = "mocapsnet", blocks: int = 20, routing: str 
     """`stable` at depths that the paper does not tabulate.
 
     Command: mocapsnet reproduce deep
-    Hardware: one H200, 8 minutes where nine share it; expected on CIFAR-10, 20 blocks: 76.8 % (n 3).
+    Hardware: one H200, 8 minutes where up to eleven share it; expected on CIFAR-10, 20 blocks: 76.8 % (n 3).
     """
     return stable(dataset, model, blocks, routing)
 

@@ -134,8 +134,8 @@ def headline(evidence: Evidence) -> Table:
         ]
         for cell in cells()
         if cell.table in ("table-1", "table-2")
-        for ran in [{recipe for recipe in RECIPES if trained(cell).runs(evidence, recipe)}]
-        if "best" in ran or (ran and BEST_DEPTH[cell.dataset] == cell.blocks)
+        if (ran := [recipe for recipe in RECIPES if trained(cell).runs(evidence, recipe)])
+        and ("best" in ran or BEST_DEPTH[cell.dataset] == cell.blocks)
     ]
     title = "In short: test accuracy in percent at the depths of the paper's introduction, and of `best`"
     return Table("In short", title, "", [*HEAD, "paper", *RECIPES], rows)

@@ -20,7 +20,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Objective:
-    """Margin loss (or cross entropy) of smoothed labels, plus the weighted error of the reconstruction.
+    """Margin loss (or cross entropy) of mixed and smoothed labels, plus the weighted reconstruction error.
 
     mask says whose capsule is decoded, the label's or the guess's; target what should come out, the pixels or
     the normalised image.
@@ -39,7 +39,7 @@ class Objective:
 
     def __call__(self, output: Any, labels: Tensor, pixels: Tensor, share: Tensor | None = None) -> Tensor:
         """The loss of a network's output; where images were mixed, labels are, and what is drawn is not."""
-        truth = self.smooth(labels, output.lengths, share)
+        truth = self.truth(labels, output.lengths, share)
         if self.loss == "cross-entropy":
             loss = F.cross_entropy(output.logits, truth, reduction=self.reduction)
         else:
@@ -49,7 +49,7 @@ class Objective:
             loss = loss + self.reconstruction_weight * error
         return loss
 
-    def smooth(self, labels: Tensor, lengths: Tensor, share: Tensor | None) -> Tensor:
+    def truth(self, labels: Tensor, lengths: Tensor, share: Tensor | None) -> Tensor:
         """Labels as they are, or T_k mixed as the images are and moved towards 1/K."""
         if not self.smoothing and share is None:
             return labels

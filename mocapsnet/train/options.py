@@ -11,6 +11,9 @@ from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train.objective import CHOICES
 
+# What runs had that were saved before they could be told otherwise.
+LATER = {"mix": 0.0}
+
 
 def check_options(
     options: dict[str, Any], optimizer: str, epochs: int, model: Network, image_shape: tuple[int, int, int]
@@ -69,7 +72,7 @@ def check_images(options: dict[str, Any], image_shape: tuple[int, int, int]) -> 
 
 def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) -> None:
     """Refuse to go on with a run that was another one; only Adam's may be given more epochs, if it decays."""
-    was, now = ({**told, **told["network"], "network": None} for told in (saved["config"], config))
+    was, now = ({**LATER, **told, **told["network"], "network": None} for told in (saved["config"], config))
     open_ended = config["optimizer"] == "adam" and config["schedule"] == "exponential"
     more = open_ended and (config["epochs"], 0) >= (saved["epoch"], saved["step"])
     for name, value in now.items():

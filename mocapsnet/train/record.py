@@ -21,6 +21,7 @@ from mocapsnet.errors import BrokenFile
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.network import load, network_class
 from mocapsnet.nn.pretrained import resolve
+from mocapsnet.train.options import LATER
 from mocapsnet.train.settings import Model, Settings
 from mocapsnet.train.state import Row
 from mocapsnet.writing import write
@@ -104,7 +105,8 @@ def finished(folder: Path, config: dict[str, Any]) -> float | None:
         load(folder)
     except (BrokenFile, FileNotFoundError):
         return None
-    return run["test_accuracy"] if run["config"] | {"data": None} == config | {"data": None} else None
+    same = LATER | run["config"] | {"data": None} == config | {"data": None}
+    return run["test_accuracy"] if same else None
 
 
 class Board:

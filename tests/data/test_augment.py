@@ -112,7 +112,8 @@ def test_an_image_keeps_at_least_what_mixing_leaves_and_its_neighbour_has_the_re
     assert 0.5 <= share.min() < 0.501
     assert 0.999 < share.max() <= 1
     images = torch.tensor([1.0, 2.0, 4.0]).view(3, 1, 1, 1)
-    assert mixed(images, torch.tensor([[0.5], [1.0], [0.75]])).flatten().tolist() == [2.5, 2.0, 3.5]
+    assert mixed(images, torch.tensor([[0.5], [1.0], [0.75]])).flatten().tolist() == [1.5, 2.0, 3.25]
+    assert torch.equal(mixed(images[:1], torch.tensor([[0.5]])), images[:1])
     assert mixed(images, None) is images
     assert Augmentation(cutout=2).share(chance) is None
     square = torch.ones(5000, 1, 8, 9)

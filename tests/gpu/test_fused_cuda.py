@@ -108,11 +108,12 @@ def test_a_reversed_trunk_equals_a_stored_one_to_the_bit(routing):
     assert all(map(torch.equal, *found))
 
 
-def test_a_fused_trunk_does_what_the_driver_does():
+@pytest.mark.parametrize("B", [1, 7, 128])
+def test_a_fused_trunk_does_what_the_driver_does(B):
     torch.manual_seed(0)
     layers = [CapsLayer(32, 8, 32, 8, weight_std=0.3) for _ in range(16)]
     sequence = mc.MomentumSequence(layers).cuda()
-    x = torch.randn(128, 32, 8).cuda().requires_grad_()
+    x = torch.randn(B, 32, 8).cuda().requires_grad_()
     leaves = [x, *sequence.parameters()]
 
     def gradients():

@@ -229,6 +229,20 @@ def test_a_state_that_is_not_contiguous_goes_the_same_way():
     assert all(map(torch.equal, walked(sequence, *turned), walked(sequence, *straight)))
 
 
+def test_weights_that_lie_anywhere_are_the_same_weights():
+    flat = torch.randn(33, device=DEVICE)
+    assert trunk.aligned(flat) is flat
+    part = trunk.aligned(flat[1:])
+    assert torch.equal(part, flat[1:])
+    assert part.data_ptr() % 16 == 0
+    one, other = momentum("fused", 3, 0.9), momentum("fused", 3, 0.9)
+    for layer in one.layers:
+        room = torch.empty(layer.W.numel() + 1, device=DEVICE)[1:].view_as(layer.W)
+        layer.W.data = room.copy_(layer.W.data)
+    x = torch.randn(3, 5, 4, device=DEVICE, requires_grad=True)
+    assert all(map(torch.equal, walked(one, x, None), walked(other, x, None)))
+
+
 def test_a_fused_sequence_comes_back_to_where_it_began(monkeypatch):
     sequence = momentum("fused", 12, 0.6)
     x = (torch.randn(2, 5, 4, device=DEVICE) * 2**10).round() / 2**10

@@ -78,6 +78,17 @@ def test_runs_stand_beside_the_printed_number(results):
     assert "3 finished runs, 1 failed runs" in page
 
 
+def test_in_short_there_are_the_introductions_depths_and_those_of_best(tmp_path):
+    for name, blocks in (("best", 1), ("stable", 1), ("stable", 2), ("stable", 8)):
+        write_run(tmp_path, blocks, 0, 0.5, recipe(name, "cifar100", "mocapsnet", blocks))
+    write_run(tmp_path, 2, 0, 0.5)
+    short = next(table for table in paper_tables(read(tmp_path)) if table.link == "In short")
+    assert [[entry.text for entry in row[:3]] for row in short.rows] == [
+        ["CIFAR-100", "MoCapsNet", "1"],
+        ["CIFAR-100", "MoCapsNet", "8"],
+    ]
+
+
 @pytest.mark.parametrize(("column", "value"), [("batch", "512"), ("memory", "store"), ("channels", "64")])
 def test_only_the_networks_of_the_paper_are_drawn(results, column, value):
     (path,) = (results / "speed").glob("*.csv")

@@ -56,6 +56,13 @@ def test_mixed_images_have_mixed_labels_and_their_losses_are_mixed(reduction):
         assert found == pytest.approx(expected / (2 if reduction == "mean" else 1))
 
 
+def test_labels_are_mixed_before_they_are_smoothed():
+    # T = (0.75, 0.25) of the first, the second's own; then 0.9 of it and 0.05 for each class.
+    labels, share = torch.tensor([0, 1]), torch.tensor([[0.75], [1.0]])
+    truth = Objective(smoothing=0.1).truth(labels, LENGTHS, share)
+    assert torch.allclose(truth, torch.tensor([[0.725, 0.275], [0.05, 0.95]]))
+
+
 def test_without_a_weight_no_reconstruction_is_asked_for():
     bare = Scores(LENGTHS, LENGTHS)
     assert Objective(reconstruction_weight=0)(bare, LABELS, PIXELS).item() == pytest.approx(MARGIN / 2)

@@ -13,7 +13,7 @@ from processes import SMALL, command, small_network, write_tiny
 import mocapsnet as mc
 from mocapsnet.cli import main
 from mocapsnet.data import Split
-from mocapsnet.data.augment import crop, crop_offsets, mean_and_std, to_pixels
+from mocapsnet.data.augment import Augmentation, crop, crop_offsets, mean_and_std, mixed, to_pixels
 from mocapsnet.errors import Interrupted
 from mocapsnet.train.average import Average
 from mocapsnet.train.checkpoint import LAST, read
@@ -21,6 +21,7 @@ from mocapsnet.train.fit import accuracy, batches, lengths_of
 from mocapsnet.train.optimizers import cosine, make_optimizer
 from mocapsnet.train.record import read_run
 from mocapsnet.train.state import State
+from mocapsnet.train.step import make_fabric, make_step
 
 FULL = {"schedule": "cosine", "warm_up": 1.5, "weight_decay": 0.05, "ema": 0.9, "smoothing": 0.1}
 FULL |= {"flip": True, "cutout": 3, "mix": 0.3, "pad": 3, "jitter": True, "normalise": "dataset"}
@@ -234,6 +235,26 @@ def test_flags_train_and_evaluate_the_other_networks(tmp_path, capsys):
     assert "tiny, 20 test images" in capsys.readouterr().out
 
 
+def test_what_is_mixed_is_told_to_the_loss_and_the_decoder_draws_the_image_alone(tiny):
+    model = mc.MoCapsNet(tiny.image_shape, tiny.classes, channels=8, capsules=2, kernel_size=3)
+    fabric = make_fabric(torch.device("cpu"), "fp32")
+    optimizer, _ = make_optimizer("adam", model.parameters(), 1e-3, 0.96, steps=1)
+    network, optimizer = fabric.setup(model, optimizer)
+    mixing, plain = Augmentation(mix=0.5), Augmentation()
+    chance = mixing.draw(6, tiny.image_shape[1:], torch.Generator().manual_seed(0))
+    one, other = (
+        make_step(fabric, network, model, optimizer, tiny.train, False, augmentation).batch(
+            torch.arange(6), chance[:, : sum(augmentation.widths)]
+        )
+        for augmentation in (mixing, plain)
+    )
+    assert torch.equal(one[0], mixed(other[0], one[3]))
+    assert not torch.equal(one[0], other[0])
+    assert torch.equal(one[3], mixing.share(chance))
+    assert other[3] is None
+    assert all(map(torch.equal, one[1:3], other[1:3]))
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -243,6 +264,8 @@ def test_flags_train_and_evaluate_the_other_networks(tmp_path, capsys):
         ({"weight_decay": -1}, "weight_decay must be a number >= 0"),
         ({"ema": 1}, "ema must be a number >= 0 and < 1, got 1"),
         ({"smoothing": float("nan")}, "smoothing must be a number >= 0 and < 1, got nan"),
+        ({"mix": 1.0}, "mix must be a number >= 0 and < 1, got 1.0"),
+        ({"mix": -0.1}, "mix must be a number >= 0 and < 1, got -0.1"),
         ({"optimizer": "ranger21", "schedule": "cosine"}, "Ranger21 has a schedule"),
         ({"optimizer": "ranger21", "weight_decay": 0.1}, "a weight decay of its own"),
         ({"steps_told": 5}, "steps_told is what Ranger21 is told"),

@@ -1,6 +1,7 @@
 """A run that is stopped goes on as if it had not been, bit for bit; another run is refused."""
 
 import csv
+import json
 import os
 import random
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from processes import Death, command, other_file_system, run, start, wait_for_checkpoints, write_tiny
 
 from mocapsnet.cli import main
-from mocapsnet.train.checkpoint import LAST, PREVIOUS, read
+from mocapsnet.train.checkpoint import LAST, PREVIOUS, read, save
 
 STEP = "mocapsnet.train.state.State.count"
 
@@ -159,6 +160,23 @@ def test_resuming_a_finished_run_changes_nothing(data, undisturbed, tmp_path):
     assert ended.out.startswith("test accuracy ")
     assert ended.out.count("\n") == 1
     assert snapshot(undisturbed()) == before
+
+
+def test_a_run_from_before_an_option_goes_on_as_it_was(data, undisturbed, tmp_path):
+    folder = shutil.copytree(undisturbed(), tmp_path / "run")
+    told = json.loads((folder / "run.json").read_text())
+    del told["config"]["mix"]
+    (folder / "run.json").write_text(json.dumps(told))
+    saved = read(folder / LAST)
+    del saved["config"]["mix"]
+    save(folder, saved)
+    before = (folder / "run.json").read_bytes()
+    assert run(command(data, folder), tmp_path / "log").code == 0
+    assert (folder / "run.json").read_bytes() == before
+    assert run(command(data, folder, epochs=9), tmp_path / "log").code == 0
+    assert weights(folder) == weights(undisturbed(epochs=9))
+    ended = run(command(data, folder, epochs=9, mix=0.5), tmp_path / "log")
+    assert (ended.code, "holds a run with mix 0.0, got 0.5" in ended.err) == (2, True)
 
 
 def test_more_epochs_go_on_and_equal_one_longer_run(data, undisturbed, tmp_path):

@@ -39,9 +39,8 @@ class Momentum(torch.autograd.Function):
         one = {"size": J * E, "N": power(J * E)}
         # The programs know no strides: all of it is contiguous, whatever x is.
         grid, word = (x.new_empty(x.shape, dtype=dtype) for dtype in (torch.int32, torch.int64))
-        peak, moved = x.new_empty(x.shape), x.new_empty(x.shape)
+        peak = x.new_empty(x.shape)
         momentum_kernels.enter[(B,)](x.contiguous(), velocity.contiguous(), grid, word, peak, **one)
-        x = torch.empty_like(moved)
         ctx.options, ctx.rounded = (arithmetic, iterations, leaky), rounded
         spilled: dict[int, Tensor] = {}
         parts = groups(arithmetic.stages)
@@ -58,8 +57,9 @@ class Momentum(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         reached = peak.amax()
         ctx.mark_non_differentiable(reached)
-        momentum_kernels.leave[(B,)](grid, word, x, moved, **one, unit=arithmetic.stages[-1].unit)
-        return x, moved, reached
+        left = x.new_empty(x.shape), x.new_empty(x.shape)
+        momentum_kernels.leave[(B,)](grid, word, *left, **one, unit=arithmetic.stages[-1].unit)
+        return *left, reached
 
     @staticmethod
     @once_differentiable
@@ -78,15 +78,15 @@ class Momentum(torch.autograd.Function):
         held = max(map(len, parts))
         shapes = ((held, *shape) for shape in ((B, J, E), (J, B, J), (B, E, J)))
         x, c, ds = (gradient[0].new_empty(shape) for shape in shapes)
-        turns = x.new_empty((2, B, J, E))
         dW = W.new_empty_strided((len(stages), *W.shape), (W.numel(), *torch.empty_like(W).stride()))
         dbias = dW.new_empty((len(stages), J, E))
         for some in reversed(parts):
-            before = [torch.empty_like(part) for part in (grid, word, turns, gradient[1])]
+            turns = x.new_empty((2, B, J, E))
+            before = [torch.empty_like(grid), torch.empty_like(word), turns, torch.empty_like(gradient[1])]
             walk(some, ctx.options, weights, (grid, word, *gradient), before, (x, x, c, ds), back=1)
             layers = slice(some.start, some.stop)
             weight_gradients(x, dW[layers], dbias[layers], c, ds, ctx.rounded)
-            grid, word, turns, gv = before
+            grid, word, _, gv = before
             gradient = [turns[(len(some) - 1) % 2], gv]
             if some.start in spilled:
                 word = (word << stages[some.start].shift) + from_bytes(spilled[some.start])
