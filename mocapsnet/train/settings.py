@@ -43,8 +43,8 @@ class Settings:
         flip: Mirror half of the training images; not for digits.
         jitter: Change brightness and contrast of training images at random.
         cutout: Side of a square that is cut out of training images; 0 is none.
-        mix: Up to what share an image gives way to the next of its batch, and its label to that one's; 0 is none.
-            The decoder still learns the image alone, and training accuracy counts its own label.
+        mix: Up to what share an image gives way to the next of its batch, and its label too; 0 is none. The
+            decoder still learns the image alone, and training accuracy counts its own label.
         crop_test: Pad and crop test images at random too, as the paper's released code does.
         test: When the test set is read: after every epoch, or once at the end.
         validation: The fraction of the training set that is held out.
