@@ -86,8 +86,8 @@ class Momentum(torch.autograd.Function):
             walk(some, ctx.options, weights, (grid, word, *gradient), before, (x, x, c, ds), back=1)
             layers = slice(some.start, some.stop)
             weight_gradients(x, dW[layers], dbias[layers], c, ds, ctx.rounded)
-            grid, word, _, gv = before
-            gradient = [turns[(len(some) - 1) % 2], gv]
+            grid, word = before[:2]
+            gradient = [turns[(len(some) - 1) % 2], before[3]]
             if some.start in spilled:
                 word = (word << stages[some.start].shift) + from_bytes(spilled[some.start])
         found = (
