@@ -32,6 +32,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"jitter": True},
     {"mix": 0.2},
     {"mix": 0.5},
+    {"turn": 10, "zoom": 0.1},
     {"ema": 0.0},
     {"lr": 1e-3},
     {"lr": 4e-3},

@@ -33,8 +33,8 @@ def test_the_surface_is_pinned():
     assert names == (
         "dataset data download model blocks routing epochs batch optimizer lr decay schedule warm_up "
         "steps_told weight_decay ema loss smoothing reconstruction_weight mask target reduction normalise "
-        "pad window flip jitter cutout mix crop_test test validation limit seed device precision graph "
-        "compile output resume iterations capsules capsule_dim class_dim channels "
+        "pad window flip jitter cutout mix turn zoom crop_test test validation limit seed device "
+        "precision graph compile output resume iterations capsules capsule_dim class_dim channels "
         "kernel_size weight_std routing_bias gradient skip backend decoder_width gamma memory arithmetic"
     )
     names = " ".join(field.name for field in dataclasses.fields(BenchSettings))

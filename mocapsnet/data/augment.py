@@ -1,5 +1,6 @@
 """What happens to a batch of images, on whatever device it is on, with no loop over samples."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,9 +76,25 @@ def jitter(pixels: Tensor, chances: Tensor) -> Tensor:
     return (pixels - mean) * (CONTRAST[0] + (CONTRAST[1] - CONTRAST[0]) * contrast) + mean
 
 
+def warp(pixels: Tensor, chances: Tensor, turn: float, zoom: float) -> Tensor:
+    """Turn pixels [B,C,H,W] by up to `turn` degrees, and make them up to 1 + zoom times as large or as small.
+
+    chances [B,2] are in 0..1; 0.5 twice is no change. The middle stays, and what comes from outside is black.
+    """
+    H, W = pixels.shape[2:]
+    angle, size = (2 * chances - 1)[:, :, None, None].unbind(1)
+    angle, size = angle * math.radians(turn), (1 + zoom) ** -size
+    cos, sin = size * angle.cos(), size * angle.sin()
+    # Where a pixel comes from: in pixels from the middle, then in halves of the image.
+    y = torch.arange(H, device=pixels.device)[:, None] - (H - 1) / 2
+    x = torch.arange(W, device=pixels.device)[None, :] - (W - 1) / 2
+    grid = torch.stack([(cos * x - sin * y) * (2 / W), (sin * x + cos * y) * (2 / H)], -1)
+    return F.grid_sample(pixels, grid, align_corners=False)
+
+
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to training images: a random crop; if asked for, mirror, colours, hole and mixing.
+    """What is done to training images: a random crop; if asked for, mirror, turn, colours, hole and mixing.
 
     All chance is drawn beforehand, as whole numbers [N,n], and handed to a step beside its indices.
     """
@@ -88,11 +105,19 @@ class Augmentation:
     jitter: bool = False
     cutout: int = 0
     mix: float = 0.0
+    turn: float = 0.0
+    zoom: float = 0.0
 
     @property
-    def widths(self) -> tuple[int, int, int, int, int]:
-        """Numbers per image for crop, mirror, colours, hole and mixing."""
-        return 2, int(self.flip), 2 * int(self.jitter), 2 * int(self.cutout > 0), int(self.mix > 0)
+    def warps(self) -> bool:
+        """Whether images are turned or made larger and smaller."""
+        return self.turn > 0 or self.zoom > 0
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Numbers per image for crop, mirror, colours, hole, mixing and warping."""
+        more = self.flip, 2 * self.jitter, 2 * (self.cutout > 0), self.mix > 0, 2 * self.warps
+        return 2, *map(int, more)
 
     def draw(self, count: int, size: tuple[int, int], generator: torch.Generator) -> Tensor:
         """The chance of count images of a size (H, W)."""
@@ -107,15 +132,19 @@ class Augmentation:
             drawn += [torch.randint(0, most, (count, 1), generator=generator) for most in (h, w)]
         if self.mix:
             drawn.append(torch.randint(0, GRAIN + 1, (count, 1), generator=generator))
+        if self.warps:
+            drawn.append(torch.randint(0, GRAIN + 1, (count, 2), generator=generator))
         return torch.cat(drawn, 1)
 
     def pixels(self, images: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
         """Of uint8 [B,C,H,W]: what the decoder should draw, and what the network sees once normalised."""
-        offsets, mirrored, colours, _, _ = chance.split(self.widths, 1)
+        offsets, mirrored, colours, _, _, warped = chance.split(self.widths, 1)
         images = crop(images, offsets, self.pad, self.window)
         if self.flip:
             images = torch.where(mirrored[:, :, None, None] == 1, images.flip(-1), images)
         pixels = to_pixels(images)
+        if self.warps:
+            pixels = warp(pixels, warped / GRAIN, self.turn, self.zoom)
         return pixels, jitter(pixels, colours / GRAIN) if self.jitter else pixels
 
     def holes(self, images: Tensor, chance: Tensor) -> Tensor:
@@ -124,7 +153,7 @@ class Augmentation:
 
     def share(self, chance: Tensor) -> Tensor | None:
         """What of each image is its own [B,1], 1 - mix at least; the rest is the next one's of the batch."""
-        return 1 - self.mix * (chance[:, -1:] / GRAIN) if self.mix else None
+        return 1 - self.mix * (chance.split(self.widths, 1)[4] / GRAIN) if self.mix else None
 
 
 def mixed(x: Tensor, share: Tensor | None) -> Tensor:

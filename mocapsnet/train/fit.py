@@ -91,6 +91,8 @@ def fit(
     jitter: bool = False,
     cutout: int = 0,
     mix: float = 0.0,
+    turn: float = 0.0,
+    zoom: float = 0.0,
     crop_test: bool = False,
     test: str = "epoch",
     validation: float = 0.0,
@@ -149,6 +151,8 @@ def fit(
         "jitter": jitter,
         "cutout": cutout,
         "mix": mix,
+        "turn": turn,
+        "zoom": zoom,
         "crop_test": crop_test,
         "test": test,
     }

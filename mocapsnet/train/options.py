@@ -12,7 +12,7 @@ from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train.objective import CHOICES
 
 # What runs had that were saved before they could be told otherwise.
-LATER = {"mix": 0.0}
+LATER = {"mix": 0.0, "turn": 0.0, "zoom": 0.0}
 
 
 def check_options(
@@ -31,7 +31,8 @@ def check_options(
             raise WrongArgument(f"{name} must be True or False, got {options[name]!r}")
     for name, most in (
         *((name, math.inf) for name in ("warm_up", "weight_decay", "reconstruction_weight")),
-        *((name, 1) for name in ("ema", "smoothing", "mix")),
+        *((name, 1) for name in ("ema", "smoothing", "mix", "zoom")),
+        ("turn", 180),
     ):
         if not isinstance(options[name], int | float) or not 0 <= options[name] < most:
             raise WrongArgument(f"{name} must be a number >= 0 and < {most}, got {options[name]!r}")

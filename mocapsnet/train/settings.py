@@ -45,6 +45,8 @@ class Settings:
         cutout: Side of a square that is cut out of training images; 0 is none.
         mix: Up to what share an image gives way to the next of its batch, and its label too; 0 is none. The
             decoder still learns the image alone, and training accuracy counts its own label.
+        turn: Up to how many degrees training images are turned, either way.
+        zoom: By how much training images are made larger or smaller at most; 0.1 is a factor of up to 1.1.
         crop_test: Pad and crop test images at random too, as the paper's released code does.
         test: When the test set is read: after every epoch, or once at the end.
         validation: The fraction of the training set that is held out.
@@ -102,6 +104,8 @@ class Settings:
     jitter: bool = False
     cutout: int = 0
     mix: float = 0.0
+    turn: float = 0.0
+    zoom: float = 0.0
     crop_test: bool = False
     test: Literal["epoch", "end"] = "epoch"
     validation: float = 0.0

@@ -18,6 +18,7 @@ from mocapsnet.data.augment import (
     mixed,
     standardise,
     to_pixels,
+    warp,
 )
 
 
@@ -61,8 +62,8 @@ def test_the_first_chance_is_the_crop_s_and_more_of_it_changes_nothing_before():
         return Augmentation(**options).draw(50, (8, 9), torch.Generator().manual_seed(1))
 
     assert torch.equal(draw(), crop_offsets(50, torch.Generator().manual_seed(1)))
-    full = draw(flip=True, jitter=True, cutout=3, mix=0.5)
-    assert full.shape == (50, 8)
+    full = draw(flip=True, jitter=True, cutout=3, mix=0.5, turn=10)
+    assert full.shape == (50, 10)
     assert torch.equal(full[:, :2], draw())
     assert torch.equal(full[:, :3], draw(flip=True))
 
@@ -120,6 +121,40 @@ def test_an_image_keeps_at_least_what_mixing_leaves_and_its_neighbour_has_the_re
     assert torch.equal(
         augmentation.holes(square, chance), Augmentation(cutout=2).holes(square, chance[:, :4])
     )
+
+
+def test_a_turn_by_a_right_angle_is_one_and_the_middle_stays():
+    pixels = torch.rand(2, 3, 6, 6)
+    quarter = warp(pixels, torch.tensor([[1.0, 0.5], [0.0, 0.5]]), turn=90, zoom=0)
+    assert torch.allclose(quarter[0], pixels[0].rot90(1, (1, 2)), atol=1e-5)
+    assert torch.allclose(quarter[1], pixels[1].rot90(-1, (1, 2)), atol=1e-5)
+    assert torch.allclose(warp(pixels, torch.full((2, 2), 0.5), turn=30, zoom=0.4), pixels, atol=1e-5)
+
+
+def test_a_wide_image_is_turned_and_not_sheared():
+    # A point two to the right of the middle goes two up.
+    pixels = torch.zeros(1, 1, 7, 11)
+    pixels[0, 0, 3, 7] = 1
+    turned = warp(pixels, torch.tensor([[1.0, 0.5]]), turn=90, zoom=0)
+    assert turned[0, 0, 1, 5].item() == pytest.approx(1, abs=1e-4)
+    assert turned.sum().item() == pytest.approx(1, abs=1e-4)
+
+
+def test_what_is_enlarged_lies_further_from_the_middle():
+    pixels = torch.zeros(2, 1, 9, 9)
+    pixels[:, 0, 4, 6] = 1
+    larger, smaller = warp(pixels, torch.tensor([[0.5, 1.0], [0.5, 0.0]]), turn=0, zoom=1)
+    assert larger[0, 4, 8] > 0.9
+    assert smaller[0, 4, 5] > 0.9
+
+
+def test_the_decoder_should_draw_what_was_turned():
+    augmentation = Augmentation(turn=20, zoom=0.2)
+    chance = augmentation.draw(2, (4, 5), torch.Generator().manual_seed(0))
+    target, shown = augmentation.pixels(IMAGES, chance)
+    plain, _ = Augmentation().pixels(IMAGES, chance[:, :2])
+    assert shown is target
+    assert torch.equal(target, warp(plain, chance[:, 2:] / GRAIN, 20, 0.2))
 
 
 def test_brightness_moves_all_and_contrast_stretches_each_channel_around_its_mean():

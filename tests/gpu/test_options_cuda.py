@@ -19,6 +19,8 @@ FULL |= {
     "flip": True,
     "cutout": 6,
     "mix": 0.3,
+    "turn": 10,
+    "zoom": 0.1,
     "pad": 4,
     "jitter": True,
     "normalise": "dataset",

@@ -24,7 +24,16 @@ from mocapsnet.train.state import State
 from mocapsnet.train.step import make_fabric, make_step
 
 FULL = {"schedule": "cosine", "warm_up": 1.5, "weight_decay": 0.05, "ema": 0.9, "smoothing": 0.1}
-FULL |= {"flip": True, "cutout": 3, "mix": 0.3, "pad": 3, "jitter": True, "normalise": "dataset"}
+FULL |= {
+    "flip": True,
+    "cutout": 3,
+    "mix": 0.3,
+    "turn": 10,
+    "zoom": 0.1,
+    "pad": 3,
+    "jitter": True,
+    "normalise": "dataset",
+}
 
 
 @pytest.fixture(scope="module")
@@ -265,6 +274,8 @@ def test_what_is_mixed_is_told_to_the_loss_and_the_decoder_draws_the_image_alone
         ({"ema": 1}, "ema must be a number >= 0 and < 1, got 1"),
         ({"smoothing": float("nan")}, "smoothing must be a number >= 0 and < 1, got nan"),
         ({"mix": 1.0}, "mix must be a number >= 0 and < 1, got 1.0"),
+        ({"turn": 180}, "turn must be a number >= 0 and < 180, got 180"),
+        ({"zoom": 1}, "zoom must be a number >= 0 and < 1, got 1"),
         ({"mix": -0.1}, "mix must be a number >= 0 and < 1, got -0.1"),
         ({"optimizer": "ranger21", "schedule": "cosine"}, "Ranger21 has a schedule"),
         ({"optimizer": "ranger21", "weight_decay": 0.1}, "a weight decay of its own"),
