@@ -10,9 +10,10 @@ from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import at_least, one_of
 from mocapsnet.train.objective import CHOICES
+from mocapsnet.train.settings import Settings
 
 # What runs had that were saved before they could be told otherwise.
-LATER = {"mix": 0.0, "turn": 0.0, "zoom": 0.0}
+LATER = {name: getattr(Settings, name) for name in ("mix", "turn", "zoom")}
 
 
 def check_options(
