@@ -18,7 +18,7 @@ from mocapsnet.cli import main
 from mocapsnet.data.folder import picture
 from mocapsnet.measure.accuracy import evaluate
 from mocapsnet.measure.inspect import inspect
-from mocapsnet.measure.memory import VARIANTS
+from mocapsnet.measure.memory import VARIANTS, WITHOUT_MOMENTUM
 from mocapsnet.train.fit import lengths_of
 
 SMALL = {"kernel_size": 3, "channels": 4, "capsule_dim": 4, "class_dim": 4, "capsules": 3}
@@ -328,9 +328,8 @@ def test_bench_prints_what_it_writes(of, tmp_path, capsys):
     figures, picture = (Path(line.split(" in ")[1]) for line in lines[-2:])
     with figures.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["blocks"], row["variant"]) for row in rows] == [
-        (blocks, variant) for blocks in "12" for variant in VARIANTS
-    ]
+    variants = [*VARIANTS, *(WITHOUT_MOMENTUM if of == "network" else ())]
+    assert [(row["blocks"], row["variant"]) for row in rows] == [(n, name) for n in "12" for name in variants]
     for line, row in zip(lines[1:-2], rows, strict=True):
         blocks, variant, kept, ms = line.split()[:4]
         assert [blocks, variant] == [row["blocks"], row["variant"]]

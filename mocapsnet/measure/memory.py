@@ -22,6 +22,7 @@ from mocapsnet.nn.inversion import relative_error
 from mocapsnet.nn.network import MoCapsNet
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
+from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
 from mocapsnet.train.fit import pick_device
 
 # Deeper trunks are not reconstructed well in floats; their error is measured and not refused.
@@ -57,6 +58,8 @@ VARIANTS: dict[str, Callable[..., nn.Module]] = {
     for memory in ("store", "checkpoint", "reverse")
     for arithmetic in ("float", "exact")
 } | {"torch-checkpoint": TorchCheckpoint}
+# Of a whole network; they compute something else and are compared with nothing.
+WITHOUT_MOMENTUM = {"residual": ResidualTrunk, "plain": PlainTrunk}
 
 
 class Step:
@@ -77,6 +80,8 @@ class Step:
         self.device = inputs[0].device
         layers = model.get_submodule("trunk.layers")
         self.trunks = {name: make(layers, gamma=gamma) for name, make in VARIANTS.items()}
+        if optimizer:
+            self.trunks |= {name: make(layers) for name, make in WITHOUT_MOMENTUM.items()}
         self.leaves = [leaf for leaf in (*model.parameters(), *inputs) if leaf.requires_grad]
         self.weights = [weight.detach().clone() for weight in self.leaves] if optimizer else []
 
@@ -137,7 +142,7 @@ class Step:
 
 
 def make_step(settings: BenchSettings, blocks: int, device: torch.device) -> Step:
-    """The step of a trunk alone, or of a whole MoCapsNet with its loss and Adam, on random data."""
+    """The step of a trunk alone, or of a whole network with its loss and Adam, on random data."""
     torch.manual_seed(0)
     capsules, dim, batch, gamma = settings.capsules, settings.capsule_dim, settings.batch, settings.gamma
     if settings.of == "network":
@@ -170,7 +175,8 @@ def check(step: Step, layers: int, gamma: float, advance: Callable[[], object]) 
     for variant in step.trunks:
         advance()
         errors[variant] = None
-        if (found := attempt(partial(step.results, variant))) is None:
+        found = attempt(partial(step.results, variant))
+        if found is None or variant in WITHOUT_MOMENTUM:
             continue
         exact = variant.startswith("exact")
         output, gradients = map(relative_error, found, first.setdefault("exact" if exact else "float", found))
@@ -216,7 +222,8 @@ def bench_memory(settings: BenchSettings) -> list[Row]:
     settings.check("memory")
     device, depths = pick_device(settings.device), settings.blocks("memory")
     rows: list[Row] = []
-    with progress(sum(depths) * len(VARIANTS) * (settings.repeats + 2)) as bar:
+    variants = len(VARIANTS) + len(WITHOUT_MOMENTUM) * (settings.of == "network")
+    with progress(sum(depths) * variants * (settings.repeats + 2)) as bar:
         for blocks in depths:
             bar.set_description(f"{blocks} blocks")
             with sized(f"{blocks} such blocks"):

@@ -16,6 +16,8 @@ STYLES = {
     "exact-reverse": ("#33a02c", 4.0),
     "float-reverse": ("#b2df8a", 2.0),
     "torch-checkpoint": ("#e6550d", 1.2),
+    "residual": ("#6a3d9a", 2.0),
+    "plain": ("#cab2d6", 1.2),
 }
 
 
@@ -36,7 +38,7 @@ class Row(NamedTuple):
     seconds_p20: float | None
     seconds_p80: float | None
     gradient_error: float | None
-    """The relative distance from the gradients of store in the same arithmetic."""
+    """The relative distance from the gradients of store in the same arithmetic; None without momentum."""
     note: str
 
 
@@ -109,7 +111,7 @@ def draw(rows: Sequence[Row], settings: BenchSettings, place: str, path: Path) -
     else:
         memory.set(ylim=(0, 1.1 * max(labelled, default=1)))
     seconds.set(ylim=(0, None), ylabel="ms per block" if alone else "ms", title="time of a step")
-    what = "Momentum trunk alone" if alone else f"MoCapsNet for {settings.dataset}"
+    what = "Momentum trunk alone" if alone else f"Networks for {settings.dataset}"
     sizes_told = f"batch {settings.batch}, {settings.capsules} capsules of {settings.capsule_dim}"
     figure.suptitle(f"{what}: {sizes_told}, {settings.routing}, γ = {settings.gamma:g}; {place}")
     figure.legend(loc="outside lower center", ncols=4, frameon=False)

@@ -37,7 +37,7 @@ class BenchSettings:
     """Everything that `mocapsnet bench` takes beside what is measured; what it does not read is refused.
 
     Attributes:
-        of: For memory: the momentum trunk alone, or a whole MoCapsNet with its loss and Adam.
+        of: For memory: the momentum trunk alone, or whole networks with their loss and Adam.
         depths: Depths in blocks of two routed layers; null is 1 to 8 and 20, for memory 1 to 64, for epoch 1.
         networks: Which networks are measured.
         naive_depths: Where the naive version is measured too; null is the least depth and 8, or one below.

@@ -104,8 +104,13 @@ def has(row: Mapping[str, str], values: Mapping[str, str]) -> bool:
 
 
 def kept(results: Path) -> Iterable[Measured]:
-    """What `mocapsnet bench memory --of network` found that the backward pass keeps of a MoCapsNet."""
-    models = {"exact-reverse": "mocapsnet", "exact-store": "mocapsnet-stored"}
+    """What `mocapsnet bench memory --of network` found that the backward pass keeps of a network."""
+    models = {
+        "exact-reverse": "mocapsnet",
+        "exact-store": "mocapsnet-stored",
+        "residual": "rescapsnet",
+        "plain": "capsnet",
+    }
     for path in sorted((results / "memory").glob("memory-network-*.csv")):
         with table(path) as rows:
             for row in rows:

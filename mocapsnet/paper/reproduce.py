@@ -28,7 +28,7 @@ SETS = ("mnist", "cifar10", "svhn")
 BENCHES = {
     "step": (*NETWORKS, "released-rescapsnet", "released-mocapsnet"),
     "inference": NETWORKS,
-    "memory": ("mocapsnet", "mocapsnet-stored"),
+    "memory": (*NETWORKS, "mocapsnet-stored"),
 }
 
 

@@ -74,17 +74,15 @@ def table_4(evidence: Evidence) -> Table:
                 *map(Entry, map(str, MEMORY[dataset, model])),
             ]
         )
-        for which in ("capsnet", "rescapsnet") if model == "rescapsnet" else (model,):
-            rows.append(memory_row(evidence, dataset, which, "step", "peak_mib", "ours, peak MiB"))
-        if model == "mocapsnet":
-            rows += [
-                memory_row(evidence, dataset, which, "memory", "kept_mib", "ours, kept MiB")
-                for which in (model, "mocapsnet-stored")
-            ]
+        whose = ("capsnet", "rescapsnet") if model == "rescapsnet" else (model,)
+        stored = ("mocapsnet-stored",) if model == "mocapsnet" else ()
+        peak, kept = ("step", "peak_mib", "ours, peak MiB"), ("memory", "kept_mib", "ours, kept MiB")
+        rows += [memory_row(evidence, dataset, which, *peak) for which in whose]
+        rows += [memory_row(evidence, dataset, which, *kept) for which in (*whose, *stored)]
     note = (
         "The paper read nvidia-smi, which counts what the allocator keeps in reserve. Our peak is the most "
         "that a whole training step has allocated at any moment, batch 128. What is kept are the bytes that "
-        "wait for the backward pass: in MoCapsNet, and in the same network when it stores every activation. "
+        "wait for the backward pass; for MoCapsNet also when it stores every activation. "
         "SVHN's images have CIFAR-10's shape and classes: where it was not measured itself, its rows repeat "
         "what was measured with CIFAR-10, and say so."
     )
