@@ -18,7 +18,7 @@ from mocapsnet.ops.rba.reference import rba as reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # B, J, I, D, E
-SHAPES = [(1, 1, 1, 1, 1), (3, 4, 5, 3, 8), (17, 3, 7, 8, 5), (2, 10, 20, 8, 16)]
+SHAPES = [(1, 1, 1, 1, 1), (3, 4, 5, 3, 8), (17, 3, 7, 8, 5), (2, 10, 20, 8, 16), (9, 2, 3, 18, 2)]
 
 
 @pytest.fixture(params=["image", "tile"])
@@ -131,16 +131,32 @@ def test_torch_knows_the_op(regime):
     torch.library.opcheck(fused.route, (u, W, bias, 1, False, True, 0.0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_w_that_tiles_round_is_kept_for_the_way_back(dtype, monkeypatch):
+@pytest.mark.parametrize(("D", "padded"), [(1, 8), (8, 8), (9, 16), (16, 16), (20, 32)])
+def test_tiles_read_what_was_arranged_for_them(D, padded):
+    E, J = 3, 18
+    W = torch.randn(2, D, E, J, device=DEVICE)
+    rows = torch.zeros(2, 4, 32, padded, device=DEVICE)
+    rows[:, :E, :J, :D] = W.permute(0, 2, 3, 1)
+    found = torch.full((2, 4 * 32 * padded), torch.nan, device=DEVICE)
+    sizes = {"E": E, "J": J, "D": D, "EP": 4, "JP": 32, "DP": padded}
+    fused.tiles.arrange[(2,)](W, found, **sizes)
+    # Sixteen rows by sixteen d, or by the first eight of them: thread 4g + t has rows g and g + 8.
+    each = 2 if padded == 8 else 4
+    tiles = rows.view(2, 8, 2, 8, padded // (4 * each), 4, each)
+    assert torch.equal(found, tiles.permute(0, 1, 3, 5, 4, 2, 6).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "shape", [(9, 3, 7, 8, 8), (8, 18, 3, 16, 3), (3, 4, 5, 5, 8), (17, 5, 4, 20, 3)], ids=str
+)
+def test_an_arranged_w_gives_what_another_gives(shape, monkeypatch, poisoned):
     monkeypatch.setattr(order, "IMAGE_VOTES", 0)
-    u, W, bias = (x.detach() for x in leaves((2, 3, 5, 4, 4)))
-    W = W.to(dtype)
-    v, *kept = fused.route(u, W, bias, 1, False, True, 0.0)
-    assert torch.equal(kept[-1], fused.matrices(W).bfloat16())
-    found, again = (fused.unroute(v, u, w, *kept, False, True, 0.0) for w in (W, W * torch.nan))
-    assert all(map(torch.equal, found, again))
-    assert not fused.route(u, W, bias, 1, False, False, 0.0)[-1].numel()
+    inputs = leaves(shape)
+    found = []
+    for dtypes in (set(), {torch.float32}):
+        monkeypatch.setattr(fused, "ARRANGED", dtypes)
+        found.append(everything(fused.rba, inputs))
+    assert (errors(*found) < 1e-6).all()
 
 
 def test_a_compiled_graph_holds_it_as_one_op(regime):

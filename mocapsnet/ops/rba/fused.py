@@ -1,4 +1,4 @@
-"""Routing by agreement as one op for autograd and torch.compile, around the Triton programs of kernels.py."""
+"""Routing by agreement as one op for autograd and torch.compile, around the programs beside it."""
 
 from typing import Any
 
@@ -7,12 +7,14 @@ from torch import Tensor
 
 from mocapsnet.ops import order
 from mocapsnet.ops.order import matrices, one_image, power
-from mocapsnet.ops.rba import kernels
+from mocapsnet.ops.rba import kernels, tiles
 
 # Images of a program of tile_forward, as many as a product has columns; and into how many parts all i fall.
 IMAGES, PARTS = 8, 64
 # Programs that keep the chip busy: its multiprocessors.
 PROGRAMS = 132
+# Dtypes of products for which W is arranged; float32 is not multiplied by tensor cores.
+ARRANGED = {torch.bfloat16}
 
 
 def rba(
@@ -51,13 +53,13 @@ def route(
     leaky: bool,
     rounded: bool,
     epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; and what tiles keep."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; and the c that tiles keep."""
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, s = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(2))
-    so_far, (c, kept) = torch.zeros_like(s), of_tiles(u, W, rounded)
+    so_far, c = torch.zeros_like(s), coupling(u, W, rounded)
     if B == 0:
-        return v, s, so_far, c, kept.zero_()
+        return v, s, so_far, c
     W, share = matrices(W), 1 / (J + leaky)
     offset, biased = (u, False) if bias is None else (bias.contiguous(), True)
     if one_image(I, J, E):
@@ -65,30 +67,31 @@ def route(
             u, W, offset, v, s, so_far, *u.stride(), share, **image_sizes(I, J, E, D),
             ITERATIONS=iterations, LEAKY=leaky, BIASED=biased, EPS=epsilon, num_warps=8,
         )  # fmt: skip
-        return v, s, so_far, c, kept
+        return v, s, so_far, c
     u = u.contiguous()
-    tiles, size, sizes = -(-B // IMAGES), -(-I // PARTS), tile_sizes(D, E, J)
-    count, columns = -(-I // size), sizes["EP"] * sizes["JP"]
+    size, arranged = -(-I // PARTS), c.dtype in ARRANGED
+    sizes = tile_sizes(D, E, J, 8 if arranged else 16)
+    count, columns, some = -(-I // size), sizes["EP"] * sizes["JP"], max(1, 64 // sizes["EP"])
     parts = u.new_empty((count, B, J, E), dtype=torch.float32)
     # The first coupling is uniform, so that the first sum is one dense product over i and d.
     with order.as_written(u.device.type):
         first = u.view(B, I * D).float() @ W.reshape(I * D, E * J).float()
     first = first.view(B, E, J).mT.contiguous()
-    W = kept.copy_(W) if rounded else W.float()
+    W = arrange(W, sizes, c.dtype) if arranged else W.float()
     for n in range(iterations):
         last = n == iterations - 1
         if n:
-            kernels.tile_forward[(tiles * count,)](
-                u, W, so_far, c, parts, B, I, size, count, **sizes, NB=IMAGES, LAST=last, LEAKY=leaky,
+            tiles.tile_forward[(-(-B // IMAGES) * count,)](
+                u, W, so_far, c, parts, B, I, size, count, **sizes, ARRANGED=arranged, LAST=last, LEAKY=leaky,
                 PRECISION="bf16" if rounded else "ieee", num_warps=max(1, columns // 256), num_stages=1,
             )  # fmt: skip
-        kernels.finish[(B,)](
-            parts if n else first, offset, so_far, s, v, B, J * E, E, count if n else 1, 1.0 if n else share,
-            EP=sizes["EP"], JP=sizes["JP"], PB=max(1, 8192 // columns), BIASED=biased, LAST=last, EPS=epsilon,
+        tiles.finish[(B, -(-J // some))](
+            parts if n else first, offset, so_far, s, v, B, J * E, E, *((count, 1.0) if n else (1, share)),
+            JB=some, EP=sizes["EP"], PB=power(count) if n else 1, BIASED=biased, LAST=last, EPS=epsilon,
         )  # fmt: skip
     if iterations == 1:
         c.fill_(share)
-    return v, s, so_far, c, kept
+    return v, s, so_far, c
 
 
 def shared(I: int, tiles: int, programs: int) -> tuple[int, int]:  # noqa: E741
@@ -102,18 +105,23 @@ def image_sizes(I: int, J: int, E: int, D: int) -> dict[str, int]:  # noqa: E741
     return {"I": I, "J": J, "E": E, "D": D, "IP": power(I), "JP": power(J), "EP": power(E)}
 
 
-def of_tiles(u: Tensor, W: Tensor, rounded: bool) -> tuple[Tensor, Tensor]:
-    """Room for what tiles keep: the last coupling c [I,J,B] and, where it is rounded, W [I,D,E,J]."""
-    (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    tiles, dtype = not one_image(I, J, E), torch.bfloat16 if rounded else torch.float32
-    shapes = (I, J, B) if tiles else (0,), (I, D, E, J) if tiles and rounded else (0,)
-    c, kept = (u.new_empty(shape, dtype=dtype) for shape in shapes)
-    return c, kept
+def arrange(W: Tensor, sizes: dict[str, int], dtype: torch.dtype) -> Tensor:
+    """W [I,D,E,J] in the order in which threads multiply it."""
+    out = W.new_empty((len(W), sizes["EP"] * sizes["JP"] * sizes["DP"]), dtype=dtype)
+    tiles.arrange[(len(W),)](W, out, **sizes)
+    return out
 
 
-def tile_sizes(D: int, E: int, J: int) -> dict[str, int]:
-    """The sizes of a tile of votes, padded as its products need it."""
-    return {"E": E, "J": J, "D": D, "EP": power(E), "JP": max(16, power(J)), "DP": max(16, power(D))}
+def coupling(u: Tensor, W: Tensor, rounded: bool) -> Tensor:
+    """Room for the last coupling c [I,J,B], which tiles keep."""
+    (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    dtype = torch.bfloat16 if rounded else torch.float32
+    return u.new_empty((0,) if one_image(I, J, E) else (I, J, B), dtype=dtype)
+
+
+def tile_sizes(D: int, E: int, J: int, least: int = 16) -> dict[str, int]:
+    """The sizes of a tile of votes, padded as its products need it, d to the least of them or more."""
+    return {"E": E, "J": J, "D": D, "EP": power(E), "JP": max(16, power(J)), "DP": max(least, power(D))}
 
 
 @torch.library.custom_op("mocapsnet::rba_backward", mutates_args=())
@@ -124,7 +132,6 @@ def unroute(
     s: Tensor,
     so_far: Tensor,
     c: Tensor,
-    kept: Tensor,
     leaky: bool,
     rounded: bool,
     epsilon: float,
@@ -144,12 +151,12 @@ def unroute(
         dbias = dW.new_empty((J, E))
         weight_gradients(u[None], dW[None], dbias[None], c, ds, rounded)
         return du, dW, dbias
-    kernels.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), JP=power(J), EP=power(E), EPS=epsilon)
+    tiles.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), JP=power(J), EP=power(E), EPS=epsilon)
     dbias, ds = ds.sum(0), ds.to(c.dtype)
-    W, padded = kept if rounded else matrices(W).float(), tile_sizes(D, E, J)
+    W, padded = matrices(W) if rounded else matrices(W).float(), tile_sizes(D, E, J)
     images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))
     size, count = shared(I, 1, PROGRAMS)
-    kernels.tile_backward[(count,)](
+    tiles.tile_backward[(count,)](
         u, W, c, ds, du, dW.permute(1, 3, 2, 0), B, I, size,
         **padded, BB=images, PRECISION="bf16" if rounded else "ieee",
         num_warps=8, num_stages=1,
@@ -174,7 +181,7 @@ def _(
 ) -> tuple[Tensor, ...]:
     (B, _, _), (J, _, E, _) = u.shape, W.shape
     v, s, so_far = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(3))
-    return v, s, so_far, *of_tiles(u, W, rounded)
+    return v, s, so_far, coupling(u, W, rounded)
 
 
 @unroute.register_fake
@@ -183,7 +190,7 @@ def _(dv: Tensor, u: Tensor, W: Tensor, *_: Any) -> tuple[Tensor, ...]:
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """u, W, two sums and what tiles keep are all that the way back needs."""
+    """u, W, two sums and the coupling of tiles are all that the way back needs."""
     u, W, bias, _, *ctx.options = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(u, W, *output[1:])
