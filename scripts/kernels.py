@@ -22,7 +22,7 @@ STEPS = 10
 # A kernel belongs to the first part whose words are in its name.
 PARTS = {
     "compiled between them": ("triton_",),
-    "CapsLayer 1": ("tile_", "finish", "pull_squash"),
+    "CapsLayer 1": ("tile_", "arrange", "finish", "pull_squash"),
     "trunk": ("momentum_layers", "enter", "leave"),
     "trunk and CapsLayer 2": ("weights_backward", "image_"),
     "convolutions": ("stem", "outputs", "inputs", "weights", "join", "wgrad", "dgrad", "fprop", "conv"),

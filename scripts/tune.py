@@ -5,6 +5,7 @@ python scripts/tune.py --epochs 150 --variants '[{"mix": 0.5}, {"mix": 0.5, "wei
 """
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import torch
 from jsonargparse import auto_cli
 
 from mocapsnet import data as datasets
+from mocapsnet.errors import Interrupted
 from mocapsnet.paper.grid import Task, distinct
 from mocapsnet.paper.recipe import Recipe, changed
 from mocapsnet.paper.recipes import best
 from mocapsnet.paper.records import Place
 from mocapsnet.paper.sweep import sweep
+from mocapsnet.train.signals import raised
 
 # What each differs in from `best`.
 VARIANTS: list[dict[str, Any]] = [
@@ -63,7 +66,11 @@ def main(
     recipes = distinct([variant(dataset, name, blocks, epochs, changes) for changes in wanted])
     tasks = [Task(recipe, seed) for seed in range(seeds) for recipe in recipes]
     place = Place(Path(output), Path(runs), str(folder), device, smoke, note)
-    print(sweep(tasks, place, jobs).told())
+    try:
+        with raised():
+            print(sweep(tasks, place, jobs).told())
+    except Interrupted as stopped:
+        sys.exit(stopped.exit_code)
     found = [
         (json.loads(path.read_text()), task) for task in tasks if (path := place.record(place.accuracy, task))
     ]

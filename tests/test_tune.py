@@ -1,6 +1,9 @@
 """What variants of `best` are compared on: training images that were held out, and no test image."""
 
+import os
 import runpy
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,20 @@ def test_no_two_variants_train_alike(dataset, fewer):
     found = SCRIPT["distinct"](recipes)
     assert len(found) == len(recipes) - fewer
     assert found[0] == recipes[0]
+
+
+def test_a_signal_reaches_the_sweep_whose_runs_must_save(tmp_path, monkeypatch):
+    reached = []
+
+    def sweep(*_):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        finally:
+            reached.append(True)
+
+    monkeypatch.setitem(SCRIPT["main"].__globals__, "sweep", sweep)
+    with pytest.raises(SystemExit) as ended:
+        SCRIPT["main"](dataset="mnist6k", output=str(tmp_path / "out"), runs=str(tmp_path / "runs"))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert reached

@@ -14,6 +14,7 @@ from mocapsnet.measure.speed.epoch import bench_epoch
 from mocapsnet.measure.speed.inference import bench_inference
 from mocapsnet.measure.speed.routing import bench_routing
 from mocapsnet.measure.speed.step import bench_step
+from mocapsnet.train.record import commit
 from mocapsnet.train.step import cannot_compile
 
 
@@ -49,6 +50,7 @@ def bench(what: str, settings: BenchSettings) -> Told:
     >>> print(bench("step", BenchSettings(depths=[1], batch=4, dataset="mnist6k", channels=8)).table)
     """
     settings.check(what)
+    commit()
     measure, table, draw = BENCHES[what]
     try:
         rows = measure(settings)

@@ -68,7 +68,8 @@ class Slope(OfTheCode):
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Fit a line over depth."""
         rows, points = self.bench.points(evidence, recipe)
-        if len({blocks for blocks, _ in points}) < 2:
+        # Through two points a line has no interval.
+        if len({blocks for blocks, _ in points}) < 3:
             return Finding()
         fit = line(*zip(*points, strict=True))
         low, high = fit.interval()

@@ -226,6 +226,7 @@ def train(
             if average:
                 average.apply(epochs * steps)
             return Run(folder, finished)
+    record.commit()
     record.write_config(folder, config)
     record.write_metrics(folder, state.rows)
     train_set, test_set = dataset.train.to(fabric.device), dataset.test.to(fabric.device)

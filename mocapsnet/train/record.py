@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
@@ -169,8 +170,12 @@ def hardware(device: torch.device) -> dict[str, Any]:
     }
 
 
+@cache
 def commit() -> str | None:
-    """The commit this package runs from, "+changes" behind it when its files differ; None without one."""
+    """The commit this package runs from, "+changes" behind it when its files differ; None without one.
+
+    Asked for first when something begins: files may change while it runs.
+    """
     here, package = Path(__file__).parent, str(Path(mocapsnet.__file__).parent)
 
     def git(*arguments: str) -> str | None:

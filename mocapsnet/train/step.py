@@ -15,6 +15,7 @@ from mocapsnet.errors import NotFinite
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.released import ReleasedLayer
 from mocapsnet.nn.routing import CapsLayer
+from mocapsnet.ops.backend import sources
 from mocapsnet.ops.order import laid_out
 from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_finite, culprit, is_finite, range_checked
@@ -300,7 +301,10 @@ def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
         return
     modules = [*(module for module in model.modules() if isinstance(module, CapsLayer)), model]
     # Every layer of another size is another version of one function.
-    with torch._dynamo.config.patch(recompile_limit=64):
+    with (
+        torch._dynamo.config.patch(recompile_limit=64),
+        torch.compiler.config.patch(cache_key_tag=torch.compiler.config.cache_key_tag + sources()),
+    ):
         for module in modules:
             module.compile(dynamic=False)
         try:

@@ -336,6 +336,11 @@ def test_a_limit_of_depth_asks_for_the_depths_around_it(blocks, expected):
     assert judge(sentence("16 layers"), evidence(*groups)).verdict == expected
 
 
+def test_two_depths_do_not_decide_on_a_slope():
+    two = steps("mocapsnet", 4, released=True)[:2]
+    assert judge(Claim("here", "this", Slope(MEMORY, 185)), evidence(two)).verdict == NOT_RUN
+
+
 def test_slopes_are_of_the_depths_that_the_paper_has():
     near = steps("mocapsnet", 4, released=True)
     far = [near[0]._replace(blocks=20, peak_mib=99.0)]

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from PIL import Image
 import mocapsnet as mc
 from mocapsnet.data import Dataset, Split
 from mocapsnet.data.augment import standardise, to_pixels
+from mocapsnet.ops.backend import sources
+from mocapsnet.train import record
 from mocapsnet.train.fit import accuracy, batches
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.record import commit, read_run
 from mocapsnet.train.state import State
-from mocapsnet.train.step import GraphedStep, Step
+from mocapsnet.train.step import GraphedStep, Step, compiled
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +153,20 @@ def test_run_json_says_that_a_step_was_compiled(digits, tmp_path, monkeypatch):
     assert read_run(tmp_path)["step"] == {"compiled": True, "graph": False}
 
 
+def test_code_that_was_compiled_with_other_ops_is_not_taken_from_disk(tmp_path, monkeypatch):
+    config = torch.compiler.config
+    with config.patch(cache_key_tag="mine"), compiled(small_network(), True):
+        assert config.cache_key_tag == "mine" + sources()
+    assert config.cache_key_tag == ""
+    monkeypatch.setattr("mocapsnet.ops.backend.__file__", str(tmp_path / "backend.py"))
+    found = []
+    for text in ("a", "b", "a"):
+        (tmp_path / "rba").mkdir(exist_ok=True)
+        (tmp_path / "rba" / "fused.py").write_text(text)
+        found.append(sources.__wrapped__())
+    assert found[0] == found[2] != found[1]
+
+
 @pytest.mark.parametrize("captured", [{}, {125: None}])
 def test_run_json_says_whether_a_step_was_a_graph(digits, tmp_path, monkeypatch, captured):
     class Replayed(GraphedStep):
@@ -213,7 +230,22 @@ def test_without_matplotlib_a_run_ends_well_and_says_what_draws_pictures(
 def test_a_package_outside_its_repository_has_no_commit(tmp_path, monkeypatch):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     monkeypatch.setattr("mocapsnet.train.record.__file__", str(tmp_path / "record.py"))
-    assert commit() is None
+    assert commit.__wrapped__() is None
+
+
+def test_a_run_names_the_commit_it_began_with(digits, tmp_path, monkeypatch):
+    now = ["before"]
+    monkeypatch.setattr(record, "commit", cache(lambda: now[0]))
+    write_metrics = record.write_metrics
+
+    def change(folder, rows):
+        now[0] = "after" if rows else "before"
+        write_metrics(folder, rows)
+
+    monkeypatch.setattr(record, "write_metrics", change)
+    mc.fit(small_network(), digits, epochs=1, batch=125, device="cpu", output=tmp_path)
+    assert json.loads((tmp_path / "run.json").read_text())["commit"] == "before"
+    assert now == ["after"]
 
 
 @pytest.mark.timeout(900)
