@@ -303,7 +303,9 @@ def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
     # Every layer of another size is another version of one function.
     with (
         torch._dynamo.config.patch(recompile_limit=64),
-        torch.compiler.config.patch(cache_key_tag=torch.compiler.config.cache_key_tag + sources()),
+        torch.compiler.config.patch(  # type: ignore[attr-defined]
+            cache_key_tag=torch.compiler.config.cache_key_tag + sources()
+        ),
     ):
         for module in modules:
             module.compile(dynamic=False)
