@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mocapsnet import data as data
     from mocapsnet import ops as ops
     from mocapsnet.losses import capsule_loss, margin_loss, reconstruction_loss
+    from mocapsnet.measure.accuracy import evaluate
     from mocapsnet.nn.convnet import ConvNet
     from mocapsnet.nn.ensemble import Ensemble
     from mocapsnet.nn.network import (
@@ -41,6 +42,7 @@ __all__ = [
     "ShallowCapsNet",
     "capsule_loss",
     "data",
+    "evaluate",
     "fit",
     "from_released",
     "load",
@@ -53,6 +55,7 @@ __all__ = [
 # Names are imported when first used: `mocapsnet --help` must not wait for torch.
 _ROOMS = {
     "mocapsnet.losses": ("capsule_loss", "margin_loss", "reconstruction_loss"),
+    "mocapsnet.measure.accuracy": ("evaluate",),
     "mocapsnet.nn.network": (
         "CapsNet",
         "CapsuleNetwork",

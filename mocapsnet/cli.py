@@ -114,17 +114,18 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     from mocapsnet import data
     from mocapsnet.measure.accuracy import draw_confusion, evaluate
     from mocapsnet.nn.network import load
-    from mocapsnet.train.fit import check_fits, pick_device
+    from mocapsnet.train.fit import pick_device
     from mocapsnet.train.record import read_run
 
     model = load(run)
-    config = {} if settings.dataset else read_run(run)["config"]
+    try:
+        config = {} if settings.dataset else read_run(run)["config"]
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}, or give --dataset") from error
     dataset = data.load(
         settings.dataset or config["dataset"], settings.data or config.get("data"), settings.download
     )
-    check_fits(model, dataset, model.preprocessing.get("window"))
-    device = pick_device(settings.device)
-    evaluation = evaluate(model.to(device), dataset.test.to(device), dataset.classes)
+    evaluation = evaluate(model.to(pick_device(settings.device)), dataset)
     per_class = dict(zip(dataset.class_names, evaluation.per_class(), strict=True))
     # A network known by its name has no folder that could be written to.
     drawn = Path(run if Path(run).is_dir() else ".") / "confusion.png"
@@ -189,11 +190,16 @@ def reproduce(settings: ReproduceSettings, target: str | None) -> None:
     if settings.verify is not None:
         from mocapsnet.paper.verify import verify
 
-        print("\n".join(verify(settings.verify, settings.data, settings.device, settings.epochs)))
+        told = verify(settings.verify, settings.data, settings.device, settings.epochs, settings.download)
+        print("\n".join(told))
         return
     from mocapsnet.paper.reproduce import reproduce
 
-    summary, failed = reproduce(settings, target)
+    try:
+        summary, failed = reproduce(settings, target)
+    except Interrupted as stopped:
+        saved = f"saved in {settings.run_folders()}; the same command goes on"
+        raise Interrupted(stopped.exit_code - 128, saved) from stopped
     print(summary.told())
     print(f"report in {settings.results() / 'report.html'}")
     if failed or summary.failed:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import signal
 import subprocess
 import sys
 
@@ -186,6 +187,15 @@ def test_a_backend_that_cannot_run_is_told_in_one_line(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     told = refused(capsys, "train", "--routing", "em", "--backend", "fused")
     assert "backend='fused' cannot run: it needs a CUDA GPU" in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_sweep_says_that_the_same_command_goes_on(capsys, monkeypatch, number):
+    monkeypatch.setattr("mocapsnet.paper.reproduce.reproduce", lambda *_: signal.raise_signal(number))
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", "table-2", "--runs=here"])
+    assert stopped.value.code == 128 + number
+    assert capsys.readouterr().err == "mocapsnet: saved in here; the same command goes on\n"
 
 
 @pytest.mark.parametrize("under", ["", "sub", "sub/sub"])

@@ -16,7 +16,6 @@ from PIL import Image
 import mocapsnet as mc
 from mocapsnet.cli import main
 from mocapsnet.data.folder import picture
-from mocapsnet.measure.accuracy import evaluate
 from mocapsnet.measure.inspect import inspect
 from mocapsnet.measure.memory import VARIANTS, WITHOUT_MOMENTUM
 from mocapsnet.train.fit import lengths_of
@@ -72,7 +71,7 @@ def refused(capsys, code: int, *words: object) -> str:
 
 def test_evaluate_says_what_the_library_says(place, name, capsys):
     dataset, run = mc.data.load(name, place), place / f"{name} run"
-    expected = evaluate(mc.load(run), dataset.test, 3)
+    expected = mc.evaluate(mc.load(run), dataset)
     assert expected.accuracy == json.loads((run / "run.json").read_text())["test_accuracy"]
     told = json.loads(line := call(capsys, "evaluate", run, "--data", place, "--json", "true"))
     assert line.count("\n") == 1
@@ -102,7 +101,7 @@ def test_evaluate_takes_another_data_set_of_the_same_shape_and_no_other(place, t
     np.savez(tmp_path / "other.npz", **archive)
     words = ("evaluate", run, "--dataset", "other", "--data", tmp_path)
     told = json.loads(call(capsys, *words, "--json=true"))
-    expected = evaluate(mc.load(run), mc.data.load("other", tmp_path).test, 3)
+    expected = mc.evaluate(mc.load(run), mc.data.load("other", tmp_path))
     assert told["accuracy"] == expected.accuracy
     assert told["per_class"]["2"] is None
     assert "no image" in call(capsys, *words)
@@ -118,6 +117,15 @@ def test_evaluate_knows_the_shipped_network_by_name(tmp_path, capsys, monkeypatc
     told = call(capsys, "evaluate", "mnist-small", "--dataset", "mnist6k")
     assert told.startswith("mnist6k, 1,000 test images: accuracy 9")
     assert (tmp_path / "confusion.png").is_file()
+
+
+def test_evaluate_of_a_saved_ensemble_asks_for_its_data_set(place, tmp_path, capsys):
+    ensemble = mc.Ensemble([mc.load(place / "gray run"), mc.load(place / "gray run")])
+    ensemble.save(tmp_path / "both")
+    told = refused(capsys, 1, "evaluate", tmp_path / "both", "--data", place)
+    assert "holds no run.json: give the folder of a finished run, or give --dataset" in told
+    told = call(capsys, "evaluate", tmp_path / "both", "--dataset=gray", "--data", place, "--json=true")
+    assert json.loads(told)["accuracy"] == ensemble.evaluate(mc.data.load("gray", place)).accuracy
 
 
 def test_explore_without_its_extra_says_what_brings_it(capsys, monkeypatch):

@@ -75,6 +75,7 @@ def test_the_public_names_are_pinned():
         "ShallowCapsNet",
         "capsule_loss",
         "data",
+        "evaluate",
         "fit",
         "from_released",
         "load",

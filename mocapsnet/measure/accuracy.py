@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocapsnet.data import Split
+from mocapsnet.data import Dataset, Split
+from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
-from mocapsnet.train.fit import lengths_of
+from mocapsnet.train.fit import check_fits, lengths_of
 
 
 class Evaluation(NamedTuple):
@@ -25,12 +26,23 @@ class Evaluation(NamedTuple):
         return [hit / total if total else None for hit, total in zip(right, totals, strict=True)]
 
 
-def evaluate(model: Network, split: Split, classes: int) -> Evaluation:
-    """Classify every image of a split."""
-    seen = lengths_of(model, split.images).argmax(1)
-    pairs = split.labels * classes + seen
-    confusion = torch.bincount(pairs, minlength=classes**2).view(classes, classes).cpu()
-    return Evaluation(int(confusion.diagonal().sum()) / len(split.labels), confusion)
+def evaluate(model: Network, data: Dataset | Split) -> Evaluation:
+    """Classify every test image of a data set, or every image of a split, on the model's device.
+
+    >>> mc.evaluate(model, mc.data.load("mnist6k")).accuracy
+    """
+    if isinstance(data, Dataset):
+        check_fits(model, data, model.preprocessing.get("window"))
+        data = data.test
+    if not isinstance(data, Split):
+        raise WrongArgument(
+            f"data must be what mc.data.load gives, or a split of it, got {type(data).__name__}"
+        )
+    images, labels = data.to(next(model.parameters()).device)
+    K = model.config["classes"]
+    pairs = labels * K + lengths_of(model, images).argmax(1)
+    confusion = torch.bincount(pairs, minlength=K**2).view(K, K).cpu()
+    return Evaluation(int(confusion.diagonal().sum()) / len(labels), confusion)
 
 
 def draw_confusion(evaluation: Evaluation, class_names: Sequence[str], path: Path) -> None:

@@ -1,10 +1,11 @@
 """What `mocapsnet bench` and scripts/breaking_depths.py left under results/: rows of their files."""
 
 import csv
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mocapsnet.errors import BrokenFile
 
@@ -57,14 +58,25 @@ class Broken(NamedTuple):
     file: str
 
 
+Row = TypeVar("Row", Measured, Broken)
+
+
 @contextmanager
 def table(path: Path) -> Iterator[Iterable[dict[str, str]]]:
     """The rows of a file, which is named where they are not as expected."""
     try:
         with path.open(newline="") as file:
             yield csv.DictReader(file)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise BrokenFile(f"{path} is not what mocapsnet bench writes: {error!r}") from error
+
+
+def sound(row: Row) -> Row:
+    """A row, refused where it has a number that nothing can have."""
+    for name, value in row._asdict().items():
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise ValueError(f"{name} {value!r}")
+    return row
 
 
 def steps(results: Path) -> Iterable[Measured]:
@@ -82,19 +94,21 @@ def steps(results: Path) -> Iterable[Measured]:
                 usual = has(seen, USUAL)
                 if not usual and not has(seen, SMOKE):
                     continue
-                yield Measured(
-                    what=row.get("what") or path.stem.split("-")[0],
-                    model=model,
-                    dataset=row["dataset"],
-                    blocks=int(row["blocks"]),
-                    routing=row.get("routing") or "rba",
-                    capsules=int(row.get("capsules") or 32),
-                    seconds=float(seconds) if seconds else None,
-                    peak_mib=float(row["peak_bytes"]) / MIB if row.get("peak_bytes") else None,
-                    device=row.get("device") or "",
-                    released=released,
-                    file=path.relative_to(results).as_posix(),
-                    smoke=not usual,
+                yield sound(
+                    Measured(
+                        what=row.get("what") or path.stem.split("-")[0],
+                        model=model,
+                        dataset=row["dataset"],
+                        blocks=int(row["blocks"]),
+                        routing=row.get("routing") or "rba",
+                        capsules=int(row.get("capsules") or 32),
+                        seconds=float(seconds) if seconds else None,
+                        peak_mib=float(row["peak_bytes"]) / MIB if row.get("peak_bytes") else None,
+                        device=row.get("device") or "",
+                        released=released,
+                        file=path.relative_to(results).as_posix(),
+                        smoke=not usual,
+                    )
                 )
 
 
@@ -116,20 +130,22 @@ def kept(results: Path) -> Iterable[Measured]:
             for row in rows:
                 usual = has(row, USUAL)
                 if row["variant"] in models and row["kept_bytes"] and (usual or has(row, SMOKE)):
-                    yield Measured(
-                        what="memory",
-                        model=models[row["variant"]],
-                        dataset=row["dataset"],
-                        blocks=int(row["blocks"]),
-                        routing=row["routing"],
-                        capsules=int(row["capsules"]),
-                        seconds=None,
-                        peak_mib=None,
-                        device=row["device"],
-                        released=False,
-                        file=path.relative_to(results).as_posix(),
-                        kept_mib=float(row["kept_bytes"]) / MIB,
-                        smoke=not usual,
+                    yield sound(
+                        Measured(
+                            what="memory",
+                            model=models[row["variant"]],
+                            dataset=row["dataset"],
+                            blocks=int(row["blocks"]),
+                            routing=row["routing"],
+                            capsules=int(row["capsules"]),
+                            seconds=None,
+                            peak_mib=None,
+                            device=row["device"],
+                            released=False,
+                            file=path.relative_to(results).as_posix(),
+                            kept_mib=float(row["kept_bytes"]) / MIB,
+                            smoke=not usual,
+                        )
                     )
 
 
@@ -158,4 +174,4 @@ def breaking(results: Path) -> Iterable[Broken]:
                 if row["layer"] == "capsules":
                     layers = int(row["depth at 1e-3"]) if row["depth at 1e-3"] else None
                     name = path.relative_to(results).as_posix()
-                    yield Broken(row["arithmetic"], float(row["gamma"]), layers, name)
+                    yield sound(Broken(row["arithmetic"], float(row["gamma"]), layers, name))

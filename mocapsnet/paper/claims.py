@@ -1,6 +1,6 @@
 """The ledger as data: what the paper says that can be true or false, with the rule that decides on it."""
 
-from mocapsnet.paper.measured import Bench, Near
+from mocapsnet.paper.measured import Bench, Read
 from mocapsnet.paper.printed import NAMES, Cell, cells, counted
 from mocapsnet.paper.rules import Claim, Equals, Spread, Trained
 from mocapsnet.paper.sentences import sentences
@@ -10,8 +10,8 @@ def numbers(cell: Cell) -> list[Claim]:
     """The claims that a table's cell makes: a number, and its standard deviation where one is printed."""
     source, told = cell.table.replace("-", " "), label(cell)
     if cell.table == "table-4":
-        near = Near(Bench("step", "peak_mib", cell.dataset, cell.model), cell.blocks, cell.value)
-        return [Claim(source, f"{told}: {printed_value(cell)} MB", near, cell=cell)]
+        read = Read(Bench("step", "peak_mib", cell.dataset, cell.model), cell.blocks)
+        return [Claim(source, f"{told}: {printed_value(cell)} MB", read, cell=cell)]
     # What is printed with ≈ is meant to half a point.
     equals = Equals(trained(cell), cell.value, 0.5 if cell.about else 0.0)
     found = [Claim(source, f"{told}: {printed_value(cell)} %", equals, cell=cell)]

@@ -254,6 +254,12 @@ def batch_and_rate_matter_little() -> Own:
     return Own(most <= gain, f"the largest change is {most:.2f} points; momentum's gain is {gain:.2f}")
 
 
+def high_rate_costs_momentum() -> Own:
+    """A rate of 0.1 loses more against 0.01 with momentum than without."""
+    res, mo = (high - usual for high, usual in zip(ablation(lr=0.1), ablation(), strict=True))
+    return Own(mo < res, f"{mo:+.2f} points with momentum, {res:+.2f} without")
+
+
 def more_capsules(index: int) -> Check:
     """64 capsules are better than 32."""
 

@@ -100,7 +100,7 @@ def card(row: Row) -> str:
 def section(table: Table) -> str:
     """A table with its heading."""
     note = f"<p>{in_html(table.note)}</p>" if table.note else ""
-    return f'<section id="{slug(table)}"><h2>{escape(table.title)}</h2>{note}{html_table(table)}</section>'
+    return f'<section id="{slug(table)}"><h2>{in_html(table.title)}</h2>{note}{html_table(table)}</section>'
 
 
 def picture(name: str, figure: tuple[str, str]) -> str:

@@ -180,8 +180,8 @@ def deep(dataset: str, model: str = "mocapsnet", blocks: int = 20, routing: str 
     """`stable` at depths that the paper does not tabulate.
 
     Command: mocapsnet reproduce deep
-    Hardware: one H200, 8 minutes where up to eleven share it; expected on CIFAR-10, 20 blocks: 76.8 % (n 3),
-    50 blocks: 76.6 % (n 1).
+    Hardware: one H200, 8 minutes where up to fourteen share it; expected on CIFAR-10: 20 blocks 76.8 % (n 3),
+    50 blocks 76.6 % (n 1).
     """
     return stable(dataset, model, blocks, routing)
 

@@ -53,6 +53,8 @@ def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, l
     recipes = chosen(TABLES, what, settings.only)
     recipes = distinct(recipes, smoke=True) if settings.smoke else recipes
     measured = shapes(what, settings.only)
+    if what == "all" and settings.only:
+        print("benches are left out, as --only was given; `reproduce table-4` measures them", flush=True)
     # Runs first: what they lack is told at once.
     summary = sweep(ordered(recipes, settings.repeats()), place, settings.jobs, settings.download)
     failed = measure(place, measured)

@@ -53,7 +53,8 @@ class Trained(NamedTuple):
 
     def label(self) -> str:
         """A few words for a table."""
-        return f"{NAMES[self.dataset]} {NAMES[self.model]} {self.blocks}"
+        routing = "" if self.routing == "rba" else f" {self.routing.upper()}"
+        return f"{NAMES[self.dataset]} {NAMES[self.model]} {self.blocks}{routing}"
 
 
 class Rule(ABC):
@@ -66,6 +67,10 @@ class Rule(ABC):
     @abstractmethod
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """What one recipe's evidence says."""
+
+    def label(self) -> str:
+        """What it is about, where several are told at once."""
+        return ""
 
 
 class OfTheCode(Rule):
@@ -148,6 +153,10 @@ class Better(Rule):
     first: Trained
     second: Trained
 
+    def label(self) -> str:
+        """The first."""
+        return f"{self.first.label()} "
+
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare two means."""
         groups = [which.runs(evidence, recipe) for which in (self.first, self.second)]
@@ -168,6 +177,10 @@ class Same(Rule):
     first: Trained
     second: Trained
     within: float = 0.5
+
+    def label(self) -> str:
+        """The first."""
+        return f"{self.first.label()} "
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare two means."""
@@ -238,23 +251,40 @@ class AllOf(Rule):
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Join what each says."""
-        found = [finding for rule in self.rules if (finding := rule.find(evidence, recipe)).holds is not None]
+        found = [
+            finding._replace(told=f"{rule.label()}{finding.told}")
+            for rule in self.rules
+            if (finding := rule.find(evidence, recipe)).holds is not None
+        ]
         if not found:
             return Finding()
         told = f"{sum(finding.holds or False for finding in found)} of {len(found)} hold"
-        if len(found) < len(self.rules):
-            told += f", {len(self.rules) - len(found)} not run"
+        if missing := len(self.rules) - len(found):
+            told += f", {missing} not run"
         files = tuple(dict.fromkeys(name for finding in found for name in finding.files))
-        # One that fails decides; all must be there for a yes that is more than a hint.
         wrong = [finding for finding in found if not finding.holds]
         if len(found) <= 3:
             told += ": " + "; ".join(finding.told for finding in found)
         elif 0 < len(wrong) <= 3:
             told += "; not: " + "; ".join(finding.told for finding in wrong)
-        n = max(f.n for f in wrong) if wrong else min(f.n for f in found)
-        if not wrong and len(found) < len(self.rules):
-            n = min(n, ENOUGH - 1)
-        return Finding(not wrong, n, told, files)
+        return Finding(*self.joined(found, wrong, missing), told, files)
+
+    def joined(self, found: Sequence[Finding], wrong: Sequence[Finding], missing: int) -> tuple[bool, int]:
+        """Whether it holds, and on how many runs that rests: one that fails decides, a yes needs them all."""
+        if wrong:
+            return False, max(finding.n for finding in wrong)
+        n = min(finding.n for finding in found)
+        return True, min(n, ENOUGH - 1) if missing else n
+
+
+class MostOf(AllOf):
+    """More than half of the rules hold."""
+
+    def joined(self, found: Sequence[Finding], wrong: Sequence[Finding], missing: int) -> tuple[bool, int]:
+        """The same; what is missing could turn it."""
+        n, right = min(finding.n for finding in found), len(found) - len(wrong)
+        sure = 2 * right > len(self.rules) or 2 * len(wrong) >= len(self.rules)
+        return 2 * right > len(found), n if sure else min(n, ENOUGH - 1)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 
 from mocapsnet.paper import own
-from mocapsnet.paper.measured import Difference, Near, Ratio, Slope, SlopeRatio
+from mocapsnet.paper.measured import Difference, Ratio, Read, Slope, SlopeRatio
 from mocapsnet.paper.printed import ABLATION, DEPTHS, STEEPNESS, STEPS, TEST_IMAGES
 from mocapsnet.paper.rules import AllOf, Better, Chance, Claim, Equals, No, Rising, Same, Trained
 from mocapsnet.paper.subjects import (
@@ -77,7 +77,7 @@ def results() -> list[Claim]:
         Claim(
             "section 4.2",
             "MoCapsNet and ResCapsNet are almost the same on MNIST",
-            AllOf([Same(momentum("mnist", n), residual("mnist", n)) for n in (1, 4, 7)]),
+            AllOf([Same(momentum("mnist", n), residual("mnist", n), 0.1) for n in (1, 4, 7)]),
         ),
         Claim(
             "section 4.2",
@@ -209,7 +209,7 @@ def results() -> list[Claim]:
             Claim(
                 "section 4.2, figure 4",
                 f"On CIFAR-10 a {what} block adds {value} s to an epoch",
-                Slope(bench, value / STEPS),
+                Slope(bench, value, STEPS),
             )
             for what, bench, value in zip(
                 ("residual", "momentum"), reversed(seconds), STEEPNESS["seconds"].values(), strict=True
@@ -251,6 +251,11 @@ def results() -> list[Claim]:
         ),
         Claim(
             "section 4.2",
+            "A rate of 0.1 costs MoCapsNet more than ResCapsNet",
+            own=own.high_rate_costs_momentum,
+        ),
+        Claim(
+            "section 4.2",
             "64 capsules improve ResCapsNet",
             Better(ablated("rescapsnet", capsules=64), ablated("rescapsnet")),
             own.more_capsules(0),
@@ -264,7 +269,7 @@ def results() -> list[Claim]:
         Claim(
             "section 4.2",
             "ResCapsNet takes 14.6 GB with 64 capsules",
-            Near(peak[1]._replace(capsules=64), 2, 14600),
+            Read(peak[1]._replace(capsules=64), 2),
         ),
-        Claim("section 4.2", "ResCapsNet takes 7.9 GB with 32 capsules", Near(peak[1], 2, 7900)),
+        Claim("section 4.2", "ResCapsNet takes 7.9 GB with 32 capsules", Read(peak[1], 2)),
     ]

@@ -23,8 +23,10 @@ TOLERANCE = 1e-3
 SECONDS_BETWEEN_LOOKS = 0.1
 
 
-def verify(file: str, data: str, device: str, epochs: int) -> list[str]:
+def verify(file: str, data: str, device: str, epochs: int, download: bool = False) -> list[str]:
     """What was compared, line by line; raises where a loss is not what it was.
+
+    What differs from then in hardware, versions and commit is printed before anything is trained.
 
     The run is started with all its epochs, as its schedule may hang on them, and then stopped.
     """
@@ -35,8 +37,10 @@ def verify(file: str, data: str, device: str, epochs: int) -> list[str]:
     task = Task(recipe_of(run), run["seed"])
     if task.recipe.members > 1:
         raise WrongArgument(f"{file} is of an ensemble; only single models are repeated")
-    check_data(run, task, file, data)
+    check_data(run, task, file, data, download)
     apart = differences(run, device)
+    here = f"differs here: {'; '.join(apart)}" if apart else "the same hardware, versions and commit"
+    print(here, flush=True)
     lines, wrong = [], []
     for was, now in zip(run["curve"], repeat(task, data, device, epochs), strict=False):
         distance = abs(now["train_loss"] - was["train_loss"]) / max(abs(was["train_loss"]), 1e-12)
@@ -44,9 +48,8 @@ def verify(file: str, data: str, device: str, epochs: int) -> list[str]:
         lines.append(f"{line}{distance:.1e} apart")
         if not distance <= TOLERANCE:
             wrong.append(lines[-1])
-    lines.append(f"differs here: {'; '.join(apart)}" if apart else "the same hardware, versions and commit")
     if wrong:
-        raise Irreproducible(f"{file} does not repeat to {TOLERANCE:g}: {'; '.join(wrong)}; {lines[-1]}")
+        raise Irreproducible(f"{file} does not repeat to {TOLERANCE:g}: {'; '.join(wrong)}; {here}")
     return [*lines, f"{file} repeats to {TOLERANCE:g}"]
 
 
@@ -80,13 +83,13 @@ def recipe_of(run: dict[str, Any]) -> Recipe:
     return Recipe(**run.get("trained", run["recipe"]))
 
 
-def check_data(run: dict[str, Any], task: Task, file: str, data: str) -> None:
+def check_data(run: dict[str, Any], task: Task, file: str, data: str, download: bool) -> None:
     """Refuse images that are not those a run was trained on; old records do not tell theirs."""
-    if (was := run["config"].get("data_sha256")) is None:
-        return
     training = task.recipe.training
     try:
-        found = datasets.load(task.recipe.dataset, data)
+        found = datasets.load(task.recipe.dataset, data, download)
+        if (was := run["config"].get("data_sha256")) is None:
+            return
         now = fingerprint(part(found, training.get("limit"), training.get("validation", 0.0), task.seed))
     except (OSError, ValueError, TypeError) as error:
         raise CannotRun(f"{task.name} cannot be repeated here: {error}") from error

@@ -1,11 +1,14 @@
 """An ensemble: the sum of its members' lengths, in one file."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from torch import nn
 
 import mocapsnet as mc
-from mocapsnet.data import Split
-from mocapsnet.measure.accuracy import evaluate
+from mocapsnet.data import Dataset, Split
+from mocapsnet.errors import WrongArgument
 
 SMALL = {"image_shape": (1, 9, 9), "classes": 3, "kernel_size": 3, "channels": 8, "capsule_dim": 4}
 
@@ -39,8 +42,11 @@ def test_it_is_saved_as_one_and_evaluated_like_one_network(tmp_path):
     labels = torch.arange(20) % 3
     normal = (images / 255 - 0.3) / 0.2
     seen = sum(model.lengths(normal) for model in models).argmax(1)
-    found = evaluate(loaded, Split(images, labels), 3)
+    split = Split(images, labels)
+    found = loaded.evaluate(Dataset("some", split.take(torch.arange(2)), split, ("a", "b", "c")))
     assert found.accuracy == (seen == labels).double().mean().item()
+    assert found.confusion.sum(1).tolist() == [7, 7, 6]
+    assert mc.evaluate(loaded, split).accuracy == loaded.evaluate(split).accuracy == found.accuracy
     assert mc.Ensemble.from_pretrained(tmp_path).preprocessing == {"mean": [0.3], "std": [0.2]}
 
 
@@ -56,3 +62,33 @@ def test_members_that_do_not_belong_together_are_refused():
         mc.Ensemble([first, mc.MoCapsNet(**{**SMALL, "image_shape": (1, 9, 10)})])
     with pytest.raises(ValueError, match="one network or more, got none"):
         mc.Ensemble([])
+
+
+def test_only_data_that_fit_are_evaluated():
+    ensemble = mc.Ensemble(members())
+    with pytest.raises(WrongArgument, match="the network was made for 3 of"):
+        ensemble.evaluate(mc.data.load("mnist6k"))
+    with pytest.raises(WrongArgument, match=r"data must be what mc\.data\.load gives.*, got str"):
+        ensemble.evaluate("mnist6k")
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (lambda a: a, r"models must be a list of networks, got MoCapsNet; put it in \[\]"),
+        (lambda a: None, "models must be a list of networks, got NoneType"),
+        (lambda a: ["x"], r"models must be networks, as mc\.load gives them, got str"),
+        (lambda a: [a, nn.Linear(2, 2)], "got Linear"),
+        (lambda a: [a, a], "models 0 and 1 are one network or share weights; leave one out"),
+        (lambda a: [deepcopy(a), mc.Ensemble([a]), a], "models 1 and 2 are one network or share weights"),
+    ],
+)
+def test_what_is_no_list_of_different_networks_is_refused(models, expected):
+    with pytest.raises(WrongArgument, match=expected):
+        mc.Ensemble(models(mc.MoCapsNet(**SMALL)))
+
+
+def test_a_network_that_is_loaded_twice_is_two_networks(tmp_path):
+    mc.MoCapsNet(**SMALL).save(tmp_path / "one")
+    mc.Ensemble(mc.load(tmp_path / "one") for _ in range(2)).save(tmp_path / "two")
+    assert len(mc.load(tmp_path / "two").members) == 2

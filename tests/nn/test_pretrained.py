@@ -9,7 +9,6 @@ import pytest
 import mocapsnet as mc
 from mocapsnet.cli import SHIPPED, make_parser
 from mocapsnet.errors import BrokenFile
-from mocapsnet.measure.accuracy import evaluate
 from mocapsnet.nn import pretrained
 from mocapsnet.train.record import read_run
 
@@ -54,7 +53,7 @@ def test_the_recipe_beside_the_weights_is_the_record_s(name):
 def test_the_shipped_network_sees_the_embedded_test_digits():
     """They are 1,000 of the 10,000 of its record, so the two accuracies differ by chance alone."""
     digits = mc.data.load("mnist6k")
-    found = evaluate(mc.load(SHIPPED), digits.test, digits.classes).accuracy
+    found = mc.evaluate(mc.load(SHIPPED), digits).accuracy
     assert found == pytest.approx(read_run(SHIPPED)["test_accuracy"], abs=0.012)
 
 

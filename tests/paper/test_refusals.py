@@ -1,6 +1,7 @@
 """What is refused: other images, files that are no record, a smoke run's figures beside real ones."""
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 
 from mocapsnet.cli import main
+from mocapsnet.data import load
 from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.paper import reproduce
 from mocapsnet.paper.evidence import Evidence, read
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipes import Recipe, recipe
 from mocapsnet.paper.records import Place
+from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.paper.sweep import sweep
 from mocapsnet.paper.verify import verify
 from mocapsnet.train.options import fingerprint
@@ -118,6 +121,37 @@ def test_the_same_images_and_old_records_are_verified(trained, tmp_path, monkeyp
     assert looked.call_count == told
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_verify_fetches_data_where_told_to(trained, tmp_path, capsys, monkeypatch, told):
+    """Old records, which do not tell their images, too."""
+    run = json.loads(record_of(trained).read_text())
+    if not told:
+        del run["config"]["data_sha256"]
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: run["curve"])
+    asked = Mock(side_effect=lambda name, root, _: load(name, root))
+    monkeypatch.setattr("mocapsnet.data.load", asked)
+    words = ["--verify", str(tmp_path / "run.json"), "--device=cpu", "--data", str(trained / "data")]
+    for wanted in (True, False):
+        main(["reproduce", *words, *["--download=true"] * wanted])
+        asked.assert_called_with("tiny", str(trained / "data"), wanted)
+
+
+def test_what_differs_is_printed_before_anything_is_repeated(trained, tmp_path, capsys, monkeypatch):
+    run = json.loads(record_of(trained).read_text())
+    run["versions"]["torch"] = "1.0"
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    printed = []
+    monkeypatch.setattr(
+        "mocapsnet.paper.verify.repeat",
+        lambda *_: printed.append(capsys.readouterr().out) or run["curve"],
+    )
+    words = ["--verify", str(tmp_path / "run.json"), "--device=cpu", "--data", str(trained / "data")]
+    main(["reproduce", *words])
+    assert re.fullmatch(r"differs here: torch .*, was 1\.0\n", printed[0])
+    assert "differs here" not in capsys.readouterr().out
+
+
 def test_runs_of_one_data_set_were_trained_on_the_same_images(tmp_path):
     other = {"config.data_sha256": "b" * 64}
     write_run(tmp_path, "first", **{"config.data_sha256": "a" * 64})
@@ -192,6 +226,52 @@ def test_a_smoke_runs_bench_replaces_no_real_one(tmp_path, what):
 def test_a_bench_that_is_neither_whole_nor_a_smoke_runs_is_passed_by(tmp_path, batch, channels):
     write_bench(tmp_path, "step", batch, channels)
     assert not read(tmp_path).measured
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("seconds", "inf"),
+        ("seconds", "-0.1"),
+        ("peak_bytes", "nan"),
+        ("kept_bytes", "nan"),
+        ("blocks", "-1"),
+        ("gamma", "inf"),
+        ("depth at 1e-3", "-5"),
+        ("device", "x" * 200_000),
+    ],
+)
+def test_a_bench_with_a_number_that_nothing_can_have_is_named(tmp_path, column, value):
+    of_layers = column in ("gamma", "depth at 1e-3")
+    row = {"network": "mocapsnet", "variant": "exact-reverse", "blocks": "1", "seconds": "2"}
+    row |= {"peak_bytes": "3", "kept_bytes": "4", "capsules": "32", "routing": "rba", "dataset": "mnist"}
+    row |= {"device": "here"}
+    if of_layers:
+        row = {"layer": "capsules", "arithmetic": "float", "gamma": "0.9", "depth at 1e-3": "5"}
+    path = tmp_path / "memory" / ("breaking-depths-a.csv" if of_layers else "memory-network-a.csv")
+    path.parent.mkdir()
+
+    def write(row: dict[str, str]) -> None:
+        path.write_text("\n".join([",".join(row), ",".join(row.values())]))
+
+    write(row)
+    assert read(tmp_path).broken if of_layers else read(tmp_path).measured
+    write(row | {column: value})
+    with pytest.raises(BrokenFile, match="is not what mocapsnet bench writes: ") as told:
+        read(tmp_path)
+    assert str(path) in str(told.value)
+    assert len(str(told.value)) < 500
+
+
+def test_all_says_that_only_leaves_out_the_benches(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(reproduce, "bench", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr(reproduce, "write_report", lambda _: ())
+    sweeps = Mock(side_effect=lambda *_: capsys.readouterr().out)
+    monkeypatch.setattr(reproduce, "sweep", sweeps)
+    settings = ReproduceSettings(output=str(tmp_path), device="cpu", only="stable cifar10")
+    told, _ = reproduce.reproduce(settings, "all")
+    assert told == "benches are left out, as --only was given; `reproduce table-4` measures them\n"
+    assert reproduce.reproduce(settings, "table-2") == ("", [])
 
 
 def test_runs_say_whether_evidence_is_a_smoke_runs(tmp_path):
