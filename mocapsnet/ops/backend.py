@@ -102,13 +102,13 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
     elif torch.promote_types(u.dtype, W.dtype) not in (torch.float32, torch.bfloat16, torch.float16):
         why = f"it computes in float32, and u and W are {u.dtype} and {W.dtype}"
     elif columns and not one_image(I, J, E) and max(16, power(J)) * power(E) > columns:
-        why = f"J and E, rounded up to powers of two, must make at most {columns}, got {J} and {E}"
+        why = f"J, at least 16, times E, as powers of two, must make at most {columns}, got {J} and {E}"
     elif size < D * E:
         why = f"D times E must be at most {size}, got {D} and {E}"
     elif longest < E:
         why = f"E must be at most {longest}, got {E}"
     elif transformed():
-        why = "torch.func's transforms cannot look into it"
+        why = "forward mode and torch.func's transforms cannot look into it"
     elif isinstance(found := programs(op), ModuleType):
         return found
     else:

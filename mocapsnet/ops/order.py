@@ -64,6 +64,14 @@ def autocasting(device: str) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
+def rounds(u: Tensor) -> bool:
+    """Whether a fused op may round its products to bfloat16: under such an autocast.
+
+    Triton's interpreter has no bfloat16 to trust, and float16 is finer: there products are float32.
+    """
+    return u.is_cuda and autocasting("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+
+
 def from_memory(u: Tensor) -> bool:
     """Whether a gradient through every iteration waits for memory in any order: a CPU without autocast."""
     return u.device.type == "cpu" and not autocasting("cpu")

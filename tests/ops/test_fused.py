@@ -26,6 +26,9 @@ def regime(request, monkeypatch):
     """A program for an image, or programs for tiles of images and input capsules."""
     if request.param == "tile":
         monkeypatch.setattr(order, "IMAGE_VOTES", 0)
+        # A program then has several input capsules.
+        monkeypatch.setattr(fused, "PARTS", 2)
+        monkeypatch.setattr(fused, "PROGRAMS", 2)
     return request.param
 
 
@@ -68,6 +71,18 @@ def test_values_and_gradients_are_the_references(shape, iterations, leaky, regim
     found = everything(fused.rba, inputs, **options)
     assert {x.dtype for x in found} == {torch.float32}
     assert (errors(found, exactly(inputs, **options)) < 3e-6).all()
+
+
+def test_images_that_fill_several_tiles_all_count(regime, poisoned):
+    inputs = leaves((70, 32, 5, 2, 8))
+    assert (errors(everything(fused.rba, inputs), exactly(inputs)) < 3e-6).all()
+
+
+def test_gradients_of_huge_capsules_are_right(regime):
+    inputs = leaves((2, 3, 4, 3, 5))
+    with torch.no_grad():
+        inputs[0] *= 1e8
+    assert (errors(everything(fused.rba, inputs), exactly(inputs)) < 1e-5).all()
 
 
 def test_the_error_is_at_most_twice_the_references(regime):

@@ -235,3 +235,10 @@ def test_a_trunk_of_fused_layers_has_the_references_gradients_in_every_memory():
     truth, stored, *again = found.values()
     assert (errors(stored, truth) < 3e-5).all()
     assert all(torch.equal(one, other) for result in again for one, other in zip(result, stored, strict=True))
+
+
+def test_gradients_of_huge_capsules_are_right():
+    inputs = leaves((2, 3, 4, 3, 5))
+    with torch.no_grad():
+        inputs[0] *= 1e8
+    assert (errors(everything(fused.sda, inputs), exactly(inputs)) < 1e-5).all()

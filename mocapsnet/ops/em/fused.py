@@ -30,7 +30,7 @@ def em(
 ) -> Tensor:
     """What reference.em gives: capsules v [B,J,E]."""
     # Triton's interpreter has no bfloat16 to trust.
-    rounded = u.is_cuda and order.autocasting("cuda")
+    rounded = order.rounds(u)
     v: Tensor = route(u, W, bias, beta_a, beta_u, iterations, gradient == "all", rounded)[0]
     return v.to(order.output_dtype(u, W))
 
@@ -152,7 +152,8 @@ def unroute(
     dmu, dvar = torch.empty_like(mu[first:]), torch.empty_like(mu[first:])
     dbeta = torch.empty_like(sums[first:, :2])
     if one_image(I, J, E):
-        W = W if W.stride() == dW.stride() else W.contiguous()
+        # A view with holes has no gradient with holes: both lie as that does.
+        W = W if W.stride() == dW.stride() else torch.empty_like(dW, dtype=W.dtype).copy_(W)
         share, pull = (u.new_empty((iterations - first, I, B, J), dtype=torch.float32) for _ in range(2))
         kernels.image_backward[(B,)](
             dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, dbeta, du,

@@ -275,13 +275,17 @@ def weights_backward(
     e, j = (n // JP)[None, :], (n % JP)[None, :]
     real = (e < E) & (j < J)
     at_w, some = i * wi + d[:, None] * wd + e * we + j * wj, (d[:, None] < D) & real
-    w_i = tl.load(W + at_w, some, 0.0).to(tl.float32)
+    W += i * wi + e * we + j * wj
     total = tl.zeros([DP, NB], tl.float32)
     for first in range(0, B, BB):
         b = first + tl.arange(0, BB).to(tl.int64)[:, None]
         here = (b < B) & real
         u_i = tl.load(u + b * ub + i * ui + d[None, :] * ud, (b < B) & (d[None, :] < D), 0.0).to(tl.float32)
-        votes = product(u_i, w_i, PRECISION)
+        # As image_votes forms them: away from near means, another rounding would be all that is left.
+        votes = tl.zeros([BB, NB], tl.float32)
+        for k in range(D):
+            u_k = tl.load(u + b * ub + i * ui + k * ud, b < B, 0.0).to(tl.float32)
+            votes += u_k * tl.load(W + k * wd, real, 0.0).to(tl.float32)
         dvotes = tl.zeros([BB, NB], tl.float32)
         for t in tl.static_range(FIRST, ITERATIONS):
             at, at_p = ((t * B + b) * E + e) * J + j, (((t - FIRST) * B + b) * E + e) * J + j

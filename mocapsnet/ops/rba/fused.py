@@ -29,8 +29,7 @@ def rba(
 
     An epsilon multiplies every squash by n / (n + epsilon), n the length of what is squashed.
     """
-    # Triton's interpreter has no bfloat16 to trust.
-    rounded = u.is_cuda and order.autocasting("cuda")
+    rounded = order.rounds(u)
     v: Tensor = route(u, W, bias, iterations, leaky, rounded, epsilon)[0]
     return v.to(order.output_dtype(u, W))
 

@@ -58,7 +58,9 @@ def unsquash(s, dv, AXIS: tl.constexpr, EPS: tl.constexpr = 0.0):
     n = tl.sqrt_rn(square)
     along = tl.sum(s * dv, AXIS, keep_dims=True)
     if EPS == 0:
-        g, slope = n / (1 + square), (1 - square) / (n * (1 + square) * (1 + square))
+        # A power of n would overflow.
+        h = 1 / (1 + square)
+        g, slope = n * h, (1 - square) * h * (h / n)
     else:
         h = 1 / ((1 + square) * (n + EPS))
         g, slope = square * h, h * (2 / (1 + square) - n / (n + EPS))

@@ -22,7 +22,7 @@ def sda(
 ) -> Tensor:
     """What reference.sda gives for scope="sample": capsules v [B,J,E]."""
     # Triton's interpreter has no bfloat16 to trust.
-    rounded = u.is_cuda and order.autocasting("cuda")
+    rounded = order.rounds(u)
     v: Tensor = route(u, W, bias, iterations, gradient == "all", rounded)[0]
     return v.to(order.output_dtype(u, W))
 

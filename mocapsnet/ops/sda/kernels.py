@@ -101,8 +101,9 @@ def unsquashed(s, dv, E: tl.constexpr):
     """The gradient of s from that of squash(s): g dv + (g'/n) s (s · dv), with n = ‖s‖, g = n / (1 + n²)."""
     square = inner(s, s, E) + 1e-20
     n = tl.sqrt_rn(square)
-    along = inner(s, dv, E) * (1 - square) / (n * (1 + square) * (1 + square))
-    return plus(times(dv, n / (1 + square), E), along, s, E)
+    h = 1 / (1 + square)
+    along = inner(s, dv, E) * ((1 - square) * h * (h / n))
+    return plus(times(dv, n * h, E), along, s, E)
 
 
 @triton.jit
