@@ -1,5 +1,6 @@
 """Where the fused programs run, and why not where they do not."""
 
+import math
 import os
 from functools import cache
 from hashlib import sha256
@@ -19,6 +20,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FUSED = ("rba", "leaky-rba", "sda", "em")
 # Columns (j,e) of a tile of votes that the registers of an op's program hold, where it takes all j at once.
 TILE_COLUMNS = {"rba": 1024, "sda": 2048}
+# Elements of all W_ij of one i, padded, that such a program has on chip.
+TILE_MATRICES = {"rba": 32768}
 # Elements of a matrix W_ij for which a program that is written out for each still compiles in minutes.
 MATRIX = {"sda": 256}
 # Components of a vote that one thread holds.
@@ -93,6 +96,7 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
         return None
     (_, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     why, columns, size, longest = None, TILE_COLUMNS.get(op), MATRIX.get(op, D * E), LONGEST.get(op, E)
+    most = TILE_MATRICES.get(op)
     wrong = [name for name, (value, able) in options.items() if value != able]
     if not (u.is_cuda or (u.device.type == "cpu" and INTERPRETED)):
         why = f"u is on {u.device.type}, and it needs a CUDA GPU, or TRITON_INTERPRET=1 in the environment"
@@ -103,6 +107,8 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
         why = f"it computes in float32, and u and W are {u.dtype} and {W.dtype}"
     elif columns and not one_image(I, J, E) and max(16, power(J)) * power(E) > columns:
         why = f"J, at least 16, times E, as powers of two, must make at most {columns}, got {J} and {E}"
+    elif not one_image(I, J, E) and max(16, power(D)) * max(16, power(J)) * power(E) > (most or math.inf):
+        why = f"J, D, at least 16, and E, as powers of two, must make at most {most}, got {J}, {D} and {E}"
     elif size < D * E:
         why = f"D times E must be at most {size}, got {D} and {E}"
     elif longest < E:

@@ -195,6 +195,10 @@ def test_a_compiled_graph_holds_it_as_one_op(regime):
             lambda u, W: mc.ops.rba(u, W.repeat(1000, 1, 1, 1), backend="fused"),
             "at most 1024, got 3000 and 4",
         ),
+        (
+            lambda u, W: mc.ops.rba(u.repeat(1, 300, 64), W.repeat(4, 300, 4, 64), backend="fused"),
+            "at most 32768, got 12, 256 and 16",
+        ),
         (lambda u, W: mc.ops.rba(u.to("meta"), W.to("meta"), backend="fused"), "u is on meta"),
         (lambda u, W: torch.func.vmap(lambda u: mc.ops.rba(u[None], W, backend="fused"))(u), "torch.func"),
     ],
