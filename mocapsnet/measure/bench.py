@@ -50,6 +50,7 @@ def bench(what: str, settings: BenchSettings) -> Told:
     >>> print(bench("step", BenchSettings(depths=[1], batch=4, dataset="mnist6k", channels=8)).table)
     """
     settings.check(what)
+    # The code that runs is that of now.
     commit()
     measure, table, draw = BENCHES[what]
     try:

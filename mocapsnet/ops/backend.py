@@ -96,7 +96,7 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
         return None
     (_, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     why, columns, size, longest = None, TILE_COLUMNS.get(op), MATRIX.get(op, D * E), LONGEST.get(op, E)
-    most = TILE_MATRICES.get(op)
+    most = TILE_MATRICES.get(op, math.inf)
     wrong = [name for name, (value, able) in options.items() if value != able]
     if not (u.is_cuda or (u.device.type == "cpu" and INTERPRETED)):
         why = f"u is on {u.device.type}, and it needs a CUDA GPU, or TRITON_INTERPRET=1 in the environment"
@@ -107,7 +107,7 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
         why = f"it computes in float32, and u and W are {u.dtype} and {W.dtype}"
     elif columns and not one_image(I, J, E) and max(16, power(J)) * power(E) > columns:
         why = f"J, at least 16, times E, as powers of two, must make at most {columns}, got {J} and {E}"
-    elif not one_image(I, J, E) and max(16, power(D)) * max(16, power(J)) * power(E) > (most or math.inf):
+    elif not one_image(I, J, E) and max(16, power(D)) * max(16, power(J)) * power(E) > most:
         why = f"J, D, at least 16, and E, as powers of two, must make at most {most}, got {J}, {D} and {E}"
     elif size < D * E:
         why = f"D times E must be at most {size}, got {D} and {E}"

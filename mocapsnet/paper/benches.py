@@ -71,12 +71,14 @@ def table(path: Path) -> Iterator[Iterable[dict[str, str]]]:
         raise BrokenFile(f"{path} is not what mocapsnet bench writes: {error!r}") from error
 
 
-def sound(row: Row) -> Row:
-    """A row, refused where it has a number that nothing can have."""
-    for name, value in row._asdict().items():
-        if isinstance(value, int | float) and not 0 <= value < math.inf:
-            raise ValueError(f"{name} {value!r}")
-    return row
+def sound(results: Path, rows: Iterable[Row]) -> Iterator[Row]:
+    """Rows, refused where one has a number that nothing can have."""
+    for row in rows:
+        for name, value in row._asdict().items():
+            if isinstance(value, int | float) and not 0 <= value < math.inf:
+                path = results / row.file
+                raise BrokenFile(f"{path} is not what mocapsnet bench writes: {name} {value!r}")
+        yield row
 
 
 def steps(results: Path) -> Iterable[Measured]:
@@ -94,21 +96,19 @@ def steps(results: Path) -> Iterable[Measured]:
                 usual = has(seen, USUAL)
                 if not usual and not has(seen, SMOKE):
                     continue
-                yield sound(
-                    Measured(
-                        what=row.get("what") or path.stem.split("-")[0],
-                        model=model,
-                        dataset=row["dataset"],
-                        blocks=int(row["blocks"]),
-                        routing=row.get("routing") or "rba",
-                        capsules=int(row.get("capsules") or 32),
-                        seconds=float(seconds) if seconds else None,
-                        peak_mib=float(row["peak_bytes"]) / MIB if row.get("peak_bytes") else None,
-                        device=row.get("device") or "",
-                        released=released,
-                        file=path.relative_to(results).as_posix(),
-                        smoke=not usual,
-                    )
+                yield Measured(
+                    what=row.get("what") or path.stem.split("-")[0],
+                    model=model,
+                    dataset=row["dataset"],
+                    blocks=int(row["blocks"]),
+                    routing=row.get("routing") or "rba",
+                    capsules=int(row.get("capsules") or 32),
+                    seconds=float(seconds) if seconds else None,
+                    peak_mib=float(row["peak_bytes"]) / MIB if row.get("peak_bytes") else None,
+                    device=row.get("device") or "",
+                    released=released,
+                    file=path.relative_to(results).as_posix(),
+                    smoke=not usual,
                 )
 
 
@@ -130,22 +130,20 @@ def kept(results: Path) -> Iterable[Measured]:
             for row in rows:
                 usual = has(row, USUAL)
                 if row["variant"] in models and row["kept_bytes"] and (usual or has(row, SMOKE)):
-                    yield sound(
-                        Measured(
-                            what="memory",
-                            model=models[row["variant"]],
-                            dataset=row["dataset"],
-                            blocks=int(row["blocks"]),
-                            routing=row["routing"],
-                            capsules=int(row["capsules"]),
-                            seconds=None,
-                            peak_mib=None,
-                            device=row["device"],
-                            released=False,
-                            file=path.relative_to(results).as_posix(),
-                            kept_mib=float(row["kept_bytes"]) / MIB,
-                            smoke=not usual,
-                        )
+                    yield Measured(
+                        what="memory",
+                        model=models[row["variant"]],
+                        dataset=row["dataset"],
+                        blocks=int(row["blocks"]),
+                        routing=row["routing"],
+                        capsules=int(row["capsules"]),
+                        seconds=None,
+                        peak_mib=None,
+                        device=row["device"],
+                        released=False,
+                        file=path.relative_to(results).as_posix(),
+                        kept_mib=float(row["kept_bytes"]) / MIB,
+                        smoke=not usual,
                     )
 
 
@@ -174,4 +172,4 @@ def breaking(results: Path) -> Iterable[Broken]:
                 if row["layer"] == "capsules":
                     layers = int(row["depth at 1e-3"]) if row["depth at 1e-3"] else None
                     name = path.relative_to(results).as_posix()
-                    yield sound(Broken(row["arithmetic"], float(row["gamma"]), layers, name))
+                    yield Broken(row["arithmetic"], float(row["gamma"]), layers, name)

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from mocapsnet.errors import BrokenFile, NotFinite, OutOfRange
-from mocapsnet.paper.benches import Broken, Measured, alike, breaking, kept, steps, whole
+from mocapsnet.paper.benches import Broken, Measured, alike, breaking, kept, sound, steps, whole
 
 
 class Outcome(NamedTuple):
@@ -102,8 +102,8 @@ def read(results: Path) -> Evidence:
     check_data(runs)
     return Evidence(
         runs=runs,
-        measured=[*alike(whole([*steps(results), *kept(results)]))],
-        broken=list(breaking(results)),
+        measured=[*alike(whole(sound(results, [*steps(results), *kept(results)])))],
+        broken=[*sound(results, breaking(results))],
     )
 
 

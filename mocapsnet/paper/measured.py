@@ -47,7 +47,7 @@ class Bench(NamedTuple):
         return [row for row in rows if row.blocks == blocks], dict(points).get(blocks)
 
 
-def finding(holds: bool, n: int, told: str, *groups: list[Measured]) -> Finding:
+def finding(holds: bool | None, n: int, told: str, *groups: list[Measured]) -> Finding:
     """What rows say, whose they are where another data set was measured, and their files."""
     others = dict.fromkeys(NAMES[row.like] for group in groups for row in group if row.like)
     return Finding(holds, n, told + "".join(f"; measured on {name}" for name in others), files_of(*groups))
@@ -75,10 +75,8 @@ class Slope(OfTheCode):
             return Finding()
         fit = line(*zip(*points, strict=True))
         low, high = fit.interval()
-        unit, scale = UNITS[self.bench.metric] if self.steps == 1 else ("s per epoch", self.steps)
-        told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)".replace(
-            "epoch per", "epoch and"
-        )
+        unit, scale = UNITS[self.bench.metric] if self.steps == 1 else ("s an epoch", self.steps)
+        told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)"
         holds = low <= self.value / self.steps <= high
         return of_ours(finding(holds, len(points), told, rows), recipe)
 
@@ -200,8 +198,7 @@ class Read(OfTheCode):
         rows, found = self.bench.at(evidence, recipe, self.blocks)
         if found is None:
             return Finding()
-        told = finding(False, 0, f"{found:,.0f} MiB allocated", rows)._replace(holds=None)
-        return of_ours(told, recipe)
+        return of_ours(finding(None, 0, f"{found:,.0f} MiB allocated", rows), recipe)
 
 
 def limits(low: float, high: float) -> str:

@@ -48,9 +48,9 @@ RULES = (
     "a difference of sizes within 5 %. A size itself is what nvidia-smi read, with the allocator's reserve: "
     "our peak allocated is told beside it and judges nothing. Ratios of sizes and slopes are judged by "
     "ours, within the limits that stand beside them; a ratio of times at one depth is indicative.",
-    "The peak of a step lies outside the trunk: what a block adds to it are its weights, "
-    "their gradients and moments, 2.0 MiB, with momentum or without, and in the released networks too. What "
-    "reversal saves are the bytes that wait for the backward pass.",
+    "Any block adds to the peak of a step at least its 131,584 weights, their gradients and Adam's two "
+    "moments, 2.0 MiB, however its activations are kept. What reversal saves are bytes that wait for the "
+    "backward pass, which count in the peak only where it lies in the trunk.",
     "What the paper's own numbers contradict is called so whatever the runs say.",
 )
 NUMBERS = (

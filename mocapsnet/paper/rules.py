@@ -171,20 +171,14 @@ class Better(Rule):
 
 
 @dataclass(frozen=True)
-class Same(Rule):
+class Same(Better):
     """Two accuracies that differ by less than `within`, and not at p < 0.05."""
 
-    first: Trained
-    second: Trained
     within: float = 0.5
-
-    def label(self) -> str:
-        """The first."""
-        return f"{self.first.label()} "
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare two means."""
-        finding = Better(self.first, self.second).find(evidence, recipe)
+        finding = super().find(evidence, recipe)
         if finding.holds is None:
             return finding
         a, b = (accuracies(which.runs(evidence, recipe)) for which in (self.first, self.second))

@@ -226,6 +226,7 @@ def train(
             if average:
                 average.apply(epochs * steps)
             return Run(folder, finished)
+    # The code that runs is that of now.
     record.commit()
     record.write_config(folder, config)
     record.write_metrics(folder, state.rows)
