@@ -53,10 +53,13 @@ def route(
     rounded: bool,
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; and the c that tiles keep."""
+    """v, s with its bias, and the sum of all v before the last, each [B,J,E]; and the c that tiles keep.
+
+    Of tiles, that sum is [B,E,J].
+    """
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     v, s = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(2))
-    so_far, c = torch.zeros_like(s), coupling(u, W, rounded)
+    so_far, c = sums(u, W).zero_(), coupling(u, W, rounded)
     if B == 0:
         return v, s, so_far, c
     W, share = matrices(W), 1 / (J + leaky)
@@ -71,11 +74,10 @@ def route(
     size, arranged = -(-I // PARTS), c.dtype in ARRANGED
     sizes = tile_sizes(D, E, J, 8 if arranged else 16)
     count, columns, some = -(-I // size), sizes["EP"] * sizes["JP"], max(1, 64 // sizes["EP"])
-    parts = u.new_empty((count, B, J, E), dtype=torch.float32)
+    parts = u.new_empty((count, B, E, J), dtype=torch.float32)
     # The first coupling is uniform, so that the first sum is one dense product over i and d.
     with order.as_written(u.device.type):
         first = u.view(B, I * D).float() @ W.reshape(I * D, E * J).float()
-    first = first.view(B, E, J).mT.contiguous()
     W = arrange(W, sizes, c.dtype) if arranged else W.float()
     for n in range(iterations):
         last = n == iterations - 1
@@ -85,7 +87,7 @@ def route(
                 PRECISION="bf16" if rounded else "ieee", num_warps=max(1, columns // 256), num_stages=1,
             )  # fmt: skip
         tiles.finish[(B, -(-J // some))](
-            parts if n else first, offset, so_far, s, v, B, J * E, E, *((count, 1.0) if n else (1, share)),
+            parts if n else first, offset, so_far, s, v, B, E, J, *((count, 1.0) if n else (1, share)),
             JB=some, EP=sizes["EP"], PB=power(count) if n else 1, BIASED=biased, LAST=last, EPS=epsilon,
         )  # fmt: skip
     if iterations == 1:
@@ -109,6 +111,12 @@ def arrange(W: Tensor, sizes: dict[str, int], dtype: torch.dtype) -> Tensor:
     out = W.new_empty((len(W), sizes["EP"] * sizes["JP"] * sizes["DP"]), dtype=dtype)
     tiles.arrange[(len(W),)](W, out, **sizes)
     return out
+
+
+def sums(u: Tensor, W: Tensor) -> Tensor:
+    """Room for the sum of all v before the last, as its programs read it."""
+    (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    return u.new_empty((B, J, E) if one_image(I, J, E) else (B, E, J), dtype=torch.float32)
 
 
 def coupling(u: Tensor, W: Tensor, rounded: bool) -> Tensor:
@@ -150,17 +158,17 @@ def unroute(
         dbias = dW.new_empty((J, E))
         weight_gradients(u[None], dW[None], dbias[None], c, ds, rounded)
         return du, dW, dbias
-    tiles.pull_squash[(B,)](dv, s, ds, J * E, E, *dv.stride(), JP=power(J), EP=power(E), EPS=epsilon)
-    dbias, ds = ds.sum(0), ds.to(c.dtype)
+    across = ds.new_empty((B, E, J), dtype=c.dtype)
+    tiles.pull_squash[(B,)](dv, s, ds, across, E, J, *dv.stride(), JP=power(J), EP=power(E), EPS=epsilon)
     W, padded = matrices(W) if rounded else matrices(W).float(), tile_sizes(D, E, J)
     images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))
     size, count = shared(I, 1, PROGRAMS)
     tiles.tile_backward[(count,)](
-        u, W, c, ds, du, dW.permute(1, 3, 2, 0), B, I, size,
+        u, W, c, across, du, dW.permute(1, 3, 2, 0), B, I, size,
         **padded, BB=images, PRECISION="bf16" if rounded else "ieee",
         num_warps=8, num_stages=1,
     )  # fmt: skip
-    return du, dW, dbias
+    return du, dW, ds.sum(0)
 
 
 def weight_gradients(u: Tensor, dW: Tensor, dbias: Tensor, c: Tensor, ds: Tensor, rounded: bool) -> None:
@@ -179,8 +187,8 @@ def _(
     u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, rounded: bool, *further: Any
 ) -> tuple[Tensor, ...]:
     (B, _, _), (J, _, E, _) = u.shape, W.shape
-    v, s, so_far = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(3))
-    return v, s, so_far, coupling(u, W, rounded)
+    v, s = (u.new_empty((B, J, E), dtype=torch.float32) for _ in range(2))
+    return v, s, sums(u, W), coupling(u, W, rounded)
 
 
 @unroute.register_fake

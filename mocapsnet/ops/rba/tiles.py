@@ -95,7 +95,7 @@ def tile_forward(
     E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
     ARRANGED: tl.constexpr, LAST: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Many input capsules: Σ_i c_ij û_{j|i} of 8 images over `size` capsules i, one part of s [B,J,E].
+    """Many input capsules: Σ_i c_ij û_{j|i} of 8 images over `size` capsules i, one part of s [B,E,J].
 
     W is [I,D,E,J], or was ARRANGED. At last the coupling is left in c [I,J,B] for the way back. Rows of a
     product are (e,j): all e of a j lie in one thread then, and all j in one warp.
@@ -103,7 +103,7 @@ def tile_forward(
     some, tile = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * 8
     b, jj = tile + tl.arange(0, 8), tl.arange(0, JP)[:, None]
     e, j = tl.arange(0, EP * JP) // JP, tl.arange(0, EP * JP) % JP
-    at = b[None, :] * J * E + (j * E + e)[:, None]
+    at = b[None, :] * J * E + (e * J + j)[:, None]
     here = ((e < E) & (j < J))[:, None] & (b[None, :] < B)
     sums = tl.reshape(tl.load(so_far + at, here, 0.0), [EP, JP, 8])
     total = tl.zeros([EP, JP, 8], tl.float32)
@@ -125,19 +125,19 @@ def tile_forward(
 @triton.jit
 def finish(
     parts, bias, so_far, s, v,
-    B, size, E, count, share,
+    B, E, J, count, share,
     JB: tl.constexpr, EP: tl.constexpr, PB: tl.constexpr, BIASED: tl.constexpr, LAST: tl.constexpr,
     EPS: tl.constexpr,
 ):  # fmt: skip
-    """Parts of one image's s [J,E], JB of its j, added up and squashed: v at last, else so_far grows."""
-    n = tl.program_id(0).to(tl.int64)
+    """Parts of one image's s [E,J], JB of its j, added up and squashed: v at last, else so_far grows."""
+    n, size = tl.program_id(0).to(tl.int64), E * J
     j, e = tl.program_id(1) * JB + tl.arange(0, JB)[:, None], tl.arange(0, EP)[None, :]
-    at = j * E + e
-    real = (at < size) & (e < E)
+    at, across = j * E + e, e * J + j
+    real = (j < J) & (e < E)
     total = tl.zeros([JB, EP], tl.float32)
     for first in range(0, count, PB):
         part = first + tl.arange(0, PB)[:, None, None]
-        some = tl.load(parts + (part * B + n) * size + at[None], (part < count) & real[None], 0.0)
+        some = tl.load(parts + (part * B + n) * size + across[None], (part < count) & real[None], 0.0)
         total += tl.sum(some, 0)
     total *= share
     if BIASED:
@@ -146,19 +146,24 @@ def finish(
         tl.store(s + n * size + at, total, real)
         tl.store(v + n * size + at, squash(total, 1, EPS), real)
     else:
-        sums = tl.load(so_far + n * size + at, real, 0.0)
-        tl.store(so_far + n * size + at, sums + squash(total, 1, EPS), real)
+        sums = tl.load(so_far + n * size + across, real, 0.0)
+        tl.store(so_far + n * size + across, sums + squash(total, 1, EPS), real)
 
 
 @triton.jit
-def pull_squash(dv, s, ds, size, E, vb, vj, ve, JP: tl.constexpr, EP: tl.constexpr, EPS: tl.constexpr):
-    """ds [J,E] of one image from dv."""
-    n = tl.program_id(0).to(tl.int64)
+def pull_squash(
+    dv, s, ds, across,
+    E, J, vb, vj, ve,
+    JP: tl.constexpr, EP: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    """ds [J,E] of one image from dv, and again [E,J] for what comes next."""
+    n, size = tl.program_id(0).to(tl.int64), E * J
     j, e = tl.arange(0, JP)[:, None], tl.arange(0, EP)[None, :]
-    at = j * E + e
-    real = (at < size) & (e < E)
+    at, real = n * size + j * E + e, (j < J) & (e < E)
     pulled = tl.load(dv + n * vb + j * vj + e * ve, real, 0.0).to(tl.float32)
-    tl.store(ds + n * size + at, unsquash(tl.load(s + n * size + at, real, 0.0), pulled, 1, EPS), real)
+    pulled = unsquash(tl.load(s + at, real, 0.0), pulled, 1, EPS)
+    tl.store(ds + at, pulled, real)
+    tl.store(across + n * size + e * J + j, pulled, real)
 
 
 @triton.jit
@@ -170,20 +175,20 @@ def tile_backward(
 ):  # fmt: skip
     """Many input capsules: ∂u_i = Σ_j W_ijᵀ (c_ij ds_j) and ∂W_ij = Σ_b c_ij ds_j u_iᵀ of `size` capsules i.
 
-    W and ∂W are [I,D,E,J]. The ds [B,J,E] of BB images stays at hand, in the order of either product; what
+    W and ∂W are [I,D,E,J]. The ds [B,E,J] of BB images stays at hand, in the order of either product; what
     the next i needs is loaded one ahead.
     """
     start, d = tl.program_id(0).to(tl.int64) * size, tl.arange(0, DP)
     end = tl.minimum(start + size, I)
     e, j, jj = tl.arange(0, EP * JP) // JP, tl.arange(0, EP * JP) % JP, tl.arange(0, JP)[:, None]
     real = (e < E) & (j < J)
-    s_at, w_at = j * E + e, d[:, None] * (E * J) + (e * J + j)[None, :]
+    s_at, w_at = e * J + j, d[:, None] * (E * J) + (e * J + j)[None, :]
     matrix = (d[:, None] < D) & real[None, :]
     for first in range(0, B, BB):
         b = first + tl.arange(0, BB).to(tl.int64)
         here = b < B
-        rows = tl.load(ds + b[None, :] * J * E + s_at[:, None], real[:, None] & here[None, :], 0.0)
         columns = tl.load(ds + b[:, None] * J * E + s_at[None, :], real[None, :] & here[:, None], 0.0)
+        rows = tl.trans(columns)
         u_at, each = b[:, None] * I * D + d[None, :], here[:, None] & (d[None, :] < D)
         c_at, some = jj * B + b[None, :], (jj < J) & here[None, :]
         u_next = tl.load(u + u_at + start * D, each, 0.0)
