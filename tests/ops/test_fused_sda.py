@@ -119,11 +119,27 @@ def test_weights_that_are_laid_out_for_it_are_read_where_they_lie(regime):
     assert fused.gradients(torch.empty(2, 5, 2), W)[1].stride() == W.stride()
 
 
-def test_rounded_weights_are_turned_and_nothing_else(poisoned):
-    # Whole numbers, which bfloat16 has.
-    W = torch.arange(2 * 3 * 5 * 67).remainder(256).view(2, 3, 5, 67).float().to(DEVICE)
-    assert torch.equal(fused.turned(W, True), W.permute(0, 2, 3, 1).bfloat16())
-    assert fused.turned(W, False) is W
+@pytest.mark.parametrize(
+    ("shape", "gradient"),
+    [
+        ((9, 3, 7, 8, 8), "all"),
+        ((8, 18, 3, 16, 3), "all"),
+        ((3, 4, 5, 5, 8), "last"),
+        ((17, 5, 4, 20, 3), "all"),
+        ((2, 3, 1, 1, 1), "all"),
+    ],
+    ids=str,
+)
+def test_an_arranged_w_gives_what_another_gives(shape, gradient, monkeypatch, poisoned):
+    monkeypatch.setattr(order, "IMAGE_VOTES", 0)
+    monkeypatch.setattr(fused, "PROGRAMS", 2)
+    monkeypatch.setattr(fused, "WARPS", 1)
+    inputs = leaves(shape)
+    found = []
+    for dtypes in (set(), {torch.float32}):
+        monkeypatch.setattr(fused, "ARRANGED", dtypes)
+        found.append(everything(fused.sda, inputs, gradient=gradient))
+    assert (errors(*found) < 1e-6).all()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mocapsnet.ops import order
 from mocapsnet.ops.order import matrices, one_image, power
-from mocapsnet.ops.rba.fused import IMAGES, PROGRAMS, shared, tile_sizes
+from mocapsnet.ops.rba.fused import ARRANGED, IMAGES, PROGRAMS, arrange, shared, tile_sizes
 from mocapsnet.ops.sda import kernels, tiles
 from mocapsnet.ops.sda.reference import scale
 
@@ -32,21 +32,14 @@ def pull(I: int, J: int) -> float:  # noqa: E741
     return float(scale(torch.full((1, J, 1), 1 / (I * J), dtype=torch.float64, device="cpu"), "sample"))
 
 
-def turned(W: Tensor, rounded: bool) -> Tensor:
-    """W [I,D,E,J] as tiles read it; rounded, that is a copy [I,E,J,D]."""
-    I, D, E, J = W.shape  # noqa: E741
-    if not rounded:
-        return W.float()
-    found, columns = W.new_empty((I, E, J, D), dtype=torch.bfloat16), min(256, power(E * J))
-    tiles.turn[I, -(-E * J // columns)](W, found, E=E, J=J, D=D, COLUMNS=columns, DP=power(D))
-    return found
-
-
-def tiled(D: int, E: int, J: int, rounded: bool) -> tuple[dict[str, Any], int]:
-    """What the tiles' programs are compiled for, and the warps of one."""
-    sizes = tile_sizes(D, E, J)
-    precision = {"PRECISION": "bf16" if rounded else "ieee"}
-    return {**sizes, **precision, "NB": IMAGES, "num_stages": 1}, max(1, sizes["EP"] * sizes["JP"] // 256)
+def tiled(W: Tensor, dtype: torch.dtype) -> tuple[Tensor, dict[str, Any], int]:
+    """W [I,D,E,J] as tiles read it for products of a dtype, what they are compiled for, and warps."""
+    _, D, E, J = W.shape
+    arranged, precision = dtype in ARRANGED, "bf16" if dtype == torch.bfloat16 else "ieee"
+    sizes = tile_sizes(D, E, J, 8 if arranged else 16)
+    W = arrange(W, sizes, dtype) if arranged else W.float()
+    how = {**sizes, "ARRANGED": arranged, "PRECISION": precision, "num_stages": 1}
+    return W, how, max(1, sizes["EP"] * sizes["JP"] // 256)
 
 
 def shares(B: int, I: int, warps: int) -> tuple[tuple[int], int, int]:  # noqa: E741
@@ -77,8 +70,7 @@ def route(
             D=D, IP=power(I), **sizes, BIASED=biased, num_warps=8,
         )  # fmt: skip
         return made
-    u, W = u.contiguous(), turned(W, rounded)
-    how, warps = tiled(D, E, J, rounded)
+    u, (W, how, warps) = u.contiguous(), tiled(W, d.dtype)
     grid, size, count = shares(B, I, warps)
     parts = u.new_empty((count, B, E, J), dtype=torch.float32)
     fars = u.new_empty((count, B), dtype=torch.float32)
@@ -149,8 +141,7 @@ def unroute(
             iterations, first, D=D, IP=power(I), **sizes, num_warps=8,
         )  # fmt: skip
     else:
-        W_i = turned(W, rounded)
-        how, warps = tiled(D, E, J, rounded)
+        W_i, how, warps = tiled(W, d.dtype)
         # Without rounding, a warp has no registers for all of it.
         warps = warps if rounded else 2 * warps
         grid, size, count = shares(B, I, warps)

@@ -8,17 +8,7 @@ import triton
 import triton.language as tl
 
 from mocapsnet.ops.rba.kernels import couple, product, squash, unsquash
-
-
-@triton.jit
-def turn(
-    W, turned, E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr, DP: tl.constexpr
-):
-    """W_i from [D,(e,j)] to [(e,j),D], where a product's operand lies at once as it is needed."""
-    d, k = tl.arange(0, DP)[:, None], tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    at, real = tl.program_id(0).to(tl.int64) * (D * E * J), (d < D) & (k < E * J)
-    w = tl.load(W + at + d * (E * J) + k, real, 0.0)
-    tl.store(turned + at + tl.trans(k) * D + tl.trans(d), tl.trans(w), tl.trans(real))
+from mocapsnet.ops.rba.tiles import factors
 
 
 @triton.jit
@@ -31,30 +21,30 @@ def places(b, B, E: tl.constexpr, J: tl.constexpr, EP: tl.constexpr, JP: tl.cons
 
 @triton.jit
 def votes(
-    u, W, i, b, B, I,  # noqa: E741
+    u, W, i, tile, B, I,  # noqa: E741
     E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ARRANGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """W_ij u_i of the images b and one i, [E,J,images], and what cuts it: min(1, ‖u_i‖/‖W_ij u_i‖).
+    """W_ij u_i of 8 images from `tile` on and one i, [E,J,8], and what cuts it: min(1, ‖u_i‖/‖W_ij u_i‖).
 
-    W is [I,D,E,J], and if it is rounded, [I,E,J,D].
+    W is [I,D,E,J], or was ARRANGED.
     """
-    k = tl.arange(0, EP * JP)
-    e, j, W = k // JP, k % JP, W + i * (D * E * J)
-    real, here, at = (e < E) & (j < J), (b < B)[None, :], e * J + j
-    p, square = tl.zeros([EP * JP, b.shape[0]], tl.float32), 1e-20
-    # Sixteen d at a time, for which a tile of W_i fits on chip.
-    for first in tl.static_range(0, DP, 16):
-        d = first + tl.arange(0, 16)
-        u_i = tl.load(u + (b[None, :] * I + i) * D + d[:, None], here & (d < D)[:, None], 0.0).to(tl.float32)
-        if PRECISION == "bf16":
-            w_i = tl.load(W + at[:, None] * D + d[None, :], real[:, None] & (d < D)[None, :], 0.0)
-        else:
+    if ARRANGED:
+        w_i, u_i = factors(u, W, i, tile, B, I, D, EP * JP, DP)
+        p, square = product(w_i, u_i, PRECISION), tl.sum(u_i * u_i, 0, keep_dims=True) + 1e-20
+    else:
+        k, b = tl.arange(0, EP * JP), (tile + tl.arange(0, 8))[None, :]
+        e, j, W = k // JP, k % JP, W + i * (D * E * J)
+        real, at = (e < E) & (j < J), e * J + j
+        p, square = tl.zeros([EP * JP, 8], tl.float32), 1e-20
+        # Sixteen d at a time, for which a tile of W_i fits on chip.
+        for first in tl.static_range(0, DP, 16):
+            d = first + tl.arange(0, 16)
+            u_i = tl.load(u + (b * I + i) * D + d[:, None], (b < B) & (d < D)[:, None], 0.0).to(tl.float32)
             w_i = tl.load(W + at[None, :] + d[:, None] * (E * J), real[None, :] & (d < D)[:, None], 0.0)
-            w_i = tl.trans(w_i)
-        p += product(w_i, u_i, PRECISION)
-        square += tl.sum(u_i * u_i, 0, keep_dims=True)
-    p = tl.reshape(p, [EP, JP, b.shape[0]])
+            p += product(tl.trans(w_i), u_i, PRECISION)
+            square += tl.sum(u_i * u_i, 0, keep_dims=True)
+    p = tl.reshape(p, [EP, JP, 8])
     return p, tl.minimum(tl.sqrt_rn(square) * tl.rsqrt(tl.sum(p * p, 0) + 1e-20), 1.0)
 
 
@@ -72,18 +62,19 @@ def tile_sums(
     u, W, d, far, stats, parts,
     B, I, size, count, pull, step,  # noqa: E741
     E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
-    NB: tl.constexpr, COUPLED: tl.constexpr, PRECISION: tl.constexpr,
+    ARRANGED: tl.constexpr, COUPLED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Σ_i c_ij û_{j|i} of NB images over `size` of all i, a part of s; c = 1 at first.
+    """Σ_i c_ij û_{j|i} of 8 images over `size` of all i, a part of s; c = 1 at first.
 
     Then d [I,B,J] gives c_ij = n e^(b_ij - m), and m and n are left in stats [B,I], `step` apart.
     """
-    some, b = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * NB + tl.arange(0, NB)
-    start, j, here = some.to(tl.int64) * size, tl.arange(0, JP)[:, None], (b < B)[None, :]
+    some, tile = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * 8
+    b, start, j = tile + tl.arange(0, 8), some.to(tl.int64) * size, tl.arange(0, JP)[:, None]
+    here = (b < B)[None, :]
     scale = pull / tl.load(far + b[None, :], here & COUPLED, 1.0)
-    total = tl.zeros([EP, JP, NB], tl.float32)
+    total = tl.zeros([EP, JP, 8], tl.float32)
     for i in range(start, tl.minimum(start + size, I)):
-        p, c = votes(u, W, i, b, B, I, E, J, D, EP, JP, DP, PRECISION)
+        p, c = votes(u, W, i, tile, B, I, E, J, D, EP, JP, DP, ARRANGED, PRECISION)
         if COUPLED:
             d_i = tl.load(d + (i * B + b[None, :]) * J + j, here & (j < J), 0.0).to(tl.float32)
             c_i, top, norm = couple(d_i * scale, j < J, False, 0)
@@ -99,16 +90,17 @@ def tile_distances(
     u, W, v, d, parts, fars,
     B, I, size, count,  # noqa: E741
     E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
-    NB: tl.constexpr, EVERY: tl.constexpr, PRECISION: tl.constexpr,
+    ARRANGED: tl.constexpr, EVERY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """d_ij [I,B,J], a part of its sum, and, for the way back, a part of Σ_i (v_j − û_{j|i})/d_ij."""
-    some, b = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * NB + tl.arange(0, NB)
-    start, j, here = some.to(tl.int64) * size, tl.arange(0, JP)[:, None], (b < B)[None, :]
+    some, tile = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * 8
+    b, start, j = tile + tl.arange(0, 8), some.to(tl.int64) * size, tl.arange(0, JP)[:, None]
+    here = (b < B)[None, :]
     at, real = places(b, B, E, J, EP, JP)
-    v_t = tl.reshape(tl.load(v + at, real, 0.0), [EP, JP, NB])
-    total, whole = tl.zeros([EP, JP, NB], tl.float32), tl.zeros([JP, NB], tl.float32)
+    v_t = tl.reshape(tl.load(v + at, real, 0.0), [EP, JP, 8])
+    total, whole = tl.zeros([EP, JP, 8], tl.float32), tl.zeros([JP, 8], tl.float32)
     for i in range(start, tl.minimum(start + size, I)):
-        p, r = votes(u, W, i, b, B, I, E, J, D, EP, JP, DP, PRECISION)
+        p, r = votes(u, W, i, tile, B, I, E, J, D, EP, JP, DP, ARRANGED, PRECISION)
         way = v_t - p * r[None, :, :]
         square = tl.sum(way * way, 0) + 1e-20
         inverse = tl.rsqrt(square)
@@ -126,21 +118,22 @@ def tile_backward(
     u, W, v, d, far, ds, stats, shifts, parts, shares,
     B, I, size, count, pull, step,  # noqa: E741
     E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
-    NB: tl.constexpr, PRECISION: tl.constexpr,
+    ARRANGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One iteration: parts of Σ_i db_ij (v_j − û_{j|i})/d_ij and of Σ_ij db_ij d_ij, and Σ_j c_ij dc_ij.
 
     v waits until the end, so that registers hold the rest: Σ_i g_ij (v_j − û) = v_j Σ_i g_ij − Σ_i g_ij û.
     """
-    some, b = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * NB + tl.arange(0, NB)
-    start, j, here = some.to(tl.int64) * size, tl.arange(0, JP)[:, None], (b < B)[None, :]
+    some, tile = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64) * 8
+    b, start, j = tile + tl.arange(0, 8), some.to(tl.int64) * size, tl.arange(0, JP)[:, None]
+    here = (b < B)[None, :]
     at, real = places(b, B, E, J, EP, JP)
-    ds_t = tl.reshape(tl.load(ds + at, real, 0.0), [EP, JP, NB])
+    ds_t = tl.reshape(tl.load(ds + at, real, 0.0), [EP, JP, 8])
     scale = pull / tl.load(far + b[None, :], here, 1.0)
-    total, whole = tl.zeros([EP, JP, NB], tl.float32), tl.zeros([JP, NB], tl.float32)
-    share = tl.zeros([1, NB], tl.float32)
+    total, whole = tl.zeros([EP, JP, 8], tl.float32), tl.zeros([JP, 8], tl.float32)
+    share = tl.zeros([1, 8], tl.float32)
     for i in range(start, tl.minimum(start + size, I)):
-        p, r = votes(u, W, i, b, B, I, E, J, D, EP, JP, DP, PRECISION)
+        p, r = votes(u, W, i, tile, B, I, E, J, D, EP, JP, DP, ARRANGED, PRECISION)
         d_i = tl.load(d + (i * B + b[None, :]) * J + j, here & (j < J), 1.0).to(tl.float32)
         top = tl.load(stats + b[None, :] * I + i, here, 0.0)
         c = tl.exp(d_i * scale - top) * tl.load(stats + step + b[None, :] * I + i, here, 0.0)
@@ -155,7 +148,7 @@ def tile_backward(
         whole += g
         total += p * (g * r)[None, :, :]
     tl.store(shares + some * B + b[None, :], share, here)
-    total = tl.reshape(tl.load(v + at, real, 0.0), [EP, JP, NB]) * whole[None, :, :] - total
+    total = tl.reshape(tl.load(v + at, real, 0.0), [EP, JP, 8]) * whole[None, :, :] - total
     put_part(parts, total, some, b, B, E, J, EP, JP)
 
 
