@@ -74,6 +74,7 @@ class Step:
         self.average = average
         self.normalise = Normalisation(model.preprocessing, fabric.device)
         self.loss: Callable[..., Tensor] = self.objective
+        self.correct = correct
         self.compiled = False
         # Only a fused optimizer takes it from the device that nothing is to be updated.
         self.waits = not optimizer.defaults.get("fused")
@@ -108,7 +109,7 @@ class Step:
         for module in self.model.modules():
             module._compiled_call_impl = None
         vars(self).pop("batch", None)
-        self.loss = self.objective
+        self.loss, self.correct = self.objective, correct
         self.compiled = False
 
     def remember(self, indices: Tensor, offsets: Tensor, number: int) -> None:
@@ -132,7 +133,7 @@ class Step:
         if self.average is not None:
             self.average.update()
         loss = self.objective.per_image(loss.detach(), len(labels))
-        return Outcome(loss, (output.lengths.argmax(1) == labels).sum())
+        return Outcome(loss, self.correct(output.lengths.detach(), labels))
 
     def batch(self, indices: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Normalised images, what the decoder should make of them, labels, and what was mixed."""
@@ -161,6 +162,11 @@ class Step:
             named = culprit(loss, self.model, images, labels)
             raise NotFinite(f"step {number}: {named}; the update was not made")
         self.unchecked.clear()
+
+
+def correct(lengths: Tensor, labels: Tensor) -> Tensor:
+    """How many images have the longest capsule of their class."""
+    return (lengths.argmax(1) == labels).sum()
 
 
 class Captured(NamedTuple):
@@ -263,6 +269,7 @@ def make_step(
         # A size of batch is compiled for itself: a graph holds nothing else.
         step.batch = torch.compile(step.batch, dynamic=False)  # type: ignore[method-assign]
         step.loss = torch.compile(step.objective.__call__, dynamic=False)
+        step.correct = torch.compile(correct, dynamic=False)
         step.compiled = True
     return step
 

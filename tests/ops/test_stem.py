@@ -15,13 +15,20 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def small_tiles(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     for sizes in (fused.FORTH, fused.BACK):
-        monkeypatch.setitem(sizes, "BM", 16)
+        for size in ("BM", "BN"):
+            monkeypatch.setitem(sizes, size, 16)
     monkeypatch.setattr(fused, "PROGRAMS", 3)
 
 
 @pytest.mark.parametrize(
     "shape",
-    [(3, 1, 16, 9, 10, 5), (5, 3, 32, 8, 7, 3), (2, 1, 16, 10, 12, 5), (1, 3, 64, 12, 12, 9)],
+    [
+        (3, 1, 16, 9, 10, 5),
+        (5, 3, 32, 8, 7, 3),
+        (2, 1, 16, 10, 12, 5),
+        (1, 3, 64, 12, 12, 9),
+        (2, 2, 32, 8, 9, 7),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("last", [True, False])
@@ -61,11 +68,11 @@ def test_a_compiled_graph_holds_it_whole():
 def test_torch_knows_the_stem():
     images, w = torch.randn(2, 1, 6, 6, device=DEVICE), torch.randn(16, 1, 3, 3, device=DEVICE)
     bias = torch.randn(16, device=DEVICE)
-    matrix = fused.matrix(w, bias, torch.float32)
-    inputs = images, w.requires_grad_(), bias.requires_grad_(), matrix
+    rows, matrix = fused.rows_of(images, w, torch.float32), fused.matrix(w, bias, torch.float32)
+    inputs = w.requires_grad_(), bias.requires_grad_(), rows, matrix
     torch.library.opcheck(fused.stem_forward, inputs)
     x = fused.stem_forward(*inputs).detach()
-    torch.library.opcheck(fused.stem_backward, (torch.randn_like(x), images, x, w.detach()))
+    torch.library.opcheck(fused.stem_backward, (torch.randn_like(x), rows, x, w.detach()))
 
 
 def test_the_programs_are_taken_where_they_are_made_for_it():
