@@ -6,6 +6,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,6 +52,11 @@ def runnable(backend: str, op: str) -> None:
 def refuse(why: str) -> None:
     """Say why a fused program cannot run, and the way out."""
     raise CannotRun(f"backend='fused' cannot run: {why}; use backend='auto' or 'reference'")
+
+
+def once(*_: Any) -> None:
+    """Refuse a gradient of a fused routing's gradients, which torch would refuse in its own words."""
+    raise CannotRun("the gradients of a fused routing have no gradients; use backend='reference'")
 
 
 def programs(op: str) -> ModuleType | str:

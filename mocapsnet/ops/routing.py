@@ -1,5 +1,6 @@
 """The three routings as the public calls them: arguments checked, backend chosen, v returned."""
 
+import torch
 from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
@@ -38,7 +39,7 @@ def rba(
         v: Tensor = fused.rba(u, W, bias, iterations, leaky)
         return v
     module = rba_batched if backend == "auto" else rba_reference
-    return module.rba(u, W, bias, iterations, leaky, gradient)[0]
+    return module.rba(*alike(u, W), bias, iterations, leaky, gradient)[0]
 
 
 def sda(
@@ -66,7 +67,7 @@ def sda(
         v: Tensor = fused.sda(u, W, bias, iterations, gradient)
         return v
     module = sda_batched if backend == "auto" and not from_memory(u) else sda_reference
-    return module.sda(u, W, bias, iterations, scope, gradient)[0]
+    return module.sda(*alike(u, W), bias, iterations, scope, gradient)[0]
 
 
 def em(
@@ -96,4 +97,10 @@ def em(
         v: Tensor = fused.em(u, W, bias, iterations, beta_a, beta_u, gradient)
         return v
     module = em_batched if backend == "auto" and not from_memory(u) else em_reference
-    return module.em(u, W, bias, iterations, beta_a, beta_u, gradient)[0]
+    return module.em(*alike(u, W), bias, iterations, beta_a, beta_u, gradient)[0]
+
+
+def alike(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the dtype that holds both."""
+    dtype = torch.promote_types(u.dtype, W.dtype)
+    return u.to(dtype), W.to(dtype)

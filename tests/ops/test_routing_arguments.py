@@ -75,6 +75,17 @@ def test_the_output_has_the_shape_and_dtype_of_the_inputs(route, dtype):
     assert v.isfinite().all()
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float64"), ("float16", "bfloat16")])
+def test_two_dtypes_become_the_one_that_holds_both(op, dtypes, backend):
+    one, other = (getattr(torch, dtype) for dtype in dtypes)
+    both = torch.promote_types(one, other)
+    for given in ((u.to(one), W.to(other)), (u.to(other), W.to(one))):
+        v = op(*given, bias.to(both), backend=backend)
+        assert v.dtype == both
+        assert torch.equal(v, op(*(tensor.to(both) for tensor in (*given, bias)), backend=backend))
+
+
 def test_an_empty_batch_gives_an_empty_batch(op):
     assert op(u[:0], W, bias).shape == (0, 4, 5)
 

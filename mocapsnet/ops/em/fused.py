@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
+from mocapsnet.ops.backend import once
 from mocapsnet.ops.em import kernels, tiles
 from mocapsnet.ops.em.reference import inverse_temperature
 from mocapsnet.ops.order import matrices, one_image, power
@@ -256,3 +257,4 @@ def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]
 
 
 route.register_autograd(backward, setup_context=keep)
+unroute.register_autograd(once)

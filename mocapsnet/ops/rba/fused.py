@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
+from mocapsnet.ops.backend import once
 from mocapsnet.ops.order import matrices, one_image, power
 from mocapsnet.ops.rba import kernels, tiles
 
@@ -214,3 +215,4 @@ def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]
 
 
 route.register_autograd(backward, setup_context=keep)
+unroute.register_autograd(once)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
+from mocapsnet.ops.backend import once
 from mocapsnet.ops.order import matrices, one_image, power
 from mocapsnet.ops.rba.fused import ARRANGED, IMAGES, PROGRAMS, arrange, shared, tile_sizes
 from mocapsnet.ops.sda import kernels, tiles
@@ -211,3 +212,4 @@ def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]
 
 
 route.register_autograd(backward, setup_context=keep)
+unroute.register_autograd(once)
