@@ -20,7 +20,7 @@ from mocapsnet.ops.arguments import one_of
 from mocapsnet.ops.momentum import RANGE, Arithmetic, ExactArithmetic, FloatArithmetic
 
 Walk = Callable[[Tensor, Tensor | None, Any, Any], tuple[Tensor, Tensor]]
-Through = Callable[[Tensor, Tensor, ExactArithmetic], tuple[Tensor, Tensor, Tensor]]
+Through = Callable[[Tensor, Tensor | None, ExactArithmetic], tuple[Tensor, Tensor, Tensor]]
 
 
 class Fusible(nn.Module, ABC):
@@ -28,9 +28,9 @@ class Fusible(nn.Module, ABC):
 
     @abstractmethod
     def through(self, layers: Sequence[nn.Module], x: Tensor) -> Through | None:
-        """A function from states like x and a velocity to x, the velocity and max |x| after the layers.
+        """A function from states like x and a velocity to both after the layers, and to the largest |x|.
 
-        None where there is no faster way.
+        What left the range of exact arithmetic is NaN. None where there is no faster way.
         """
 
 
@@ -143,10 +143,9 @@ class MomentumSequence(nn.Module):
     @_disable_dynamo
     def at_once(self, through: Through, x: Tensor, velocity: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
         """The sequence as one function."""
-        velocity = torch.zeros_like(x) if velocity is None else velocity
-        exact = ExactArithmetic(self.gamma, len(self.layers), x.dtype)
-        x, velocity, peak = through(x, velocity, exact)
-        return self.within_range(peak, x, velocity)
+        x, velocity, peak = through(x, velocity, ExactArithmetic(self.gamma, len(self.layers), x.dtype))
+        self.watch_range(peak)
+        return x, velocity
 
     def plain(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence as it is written; autograd keeps what it likes."""
@@ -185,22 +184,27 @@ class MomentumSequence(nn.Module):
         return ExactArithmetic(self.gamma, len(self.layers), x.dtype)
 
     def within_range(self, peak: Tensor | None, x: Tensor, velocity: Tensor) -> tuple[Tensor, Tensor]:
-        """x and the velocity; an error if the state left its range, or NaN where none can be raised yet.
-
-        A GPU runs behind: nobody waits for its answer, and the next call that finds it there reads it.
-        """
+        """x and the velocity; an error if the state left its range, or NaN where none can be raised yet."""
         if peak is None:
             return x, velocity
-        unknown = torch.compiler.is_compiling() or traced(x)
-        if not unknown and peak.device.type != "cuda":
-            check_range(peak.item())
-            return x, velocity
-        if not unknown and not torch.cuda.is_current_stream_capturing():
-            self.read_range(wait=False)
-            self.arriving.append(Arriving(peak))
+        if not torch.compiler.is_compiling() and not traced(x):
+            self.watch_range(peak)
+            if not peak.is_cuda:
+                return x, velocity
         # A factor, so that gradients are NaN too.
         one = torch.where(peak < RANGE, 1.0, math.nan).to(x.dtype)
         return x * one, velocity * one
+
+    def watch_range(self, peak: Tensor) -> None:
+        """Raise OutOfRange if the state left its range.
+
+        A GPU runs behind: nobody waits for its answer, and the next call that finds it there reads it.
+        """
+        if not peak.is_cuda:
+            check_range(peak.amax().item())
+        elif not torch.cuda.is_current_stream_capturing():
+            self.read_range(wait=False)
+            self.arriving.append(Arriving(peak.amax()))
 
     def read_range(self, wait: bool = True) -> None:
         """Raise OutOfRange if an earlier forward on a GPU left the range of exact arithmetic."""

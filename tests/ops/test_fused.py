@@ -11,7 +11,7 @@ from mocapsnet.errors import CannotRun, WrongArgument
 from mocapsnet.nn.released import EPSILON, ReleasedLayer
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.ops import backend, order
-from mocapsnet.ops.momentum import schedule
+from mocapsnet.ops.momentum import RANGE, ExactArithmetic, schedule
 from mocapsnet.ops.rba import fused
 from mocapsnet.ops.rba import momentum as trunk
 from mocapsnet.ops.rba.reference import rba as reference
@@ -346,6 +346,20 @@ def test_an_empty_batch_goes_through_a_fused_sequence():
     sequence(x).sum().backward()
     assert x.grad.shape == x.shape
     assert not any(weight.grad.any() for weight in sequence.parameters())
+
+
+@pytest.mark.parametrize("spoiled", [2 * RANGE, torch.nan])
+def test_an_image_that_left_the_range_is_nan_and_so_are_its_gradients(spoiled):
+    sequence, x = momentum("fused", 2, 0.9), torch.randn(3, 5, 4, device=DEVICE)
+    x[1, 2, 3] = spoiled
+    through = sequence.layers[0].through(list(sequence.layers), x.requires_grad_())
+    y, velocity, peak = through(x, None, ExactArithmetic(0.9, 2, x.dtype))
+    (y.sum() + velocity.sum()).backward()
+    for found in (y, velocity, x.grad):
+        assert [image.isnan().all().item() for image in found] == [False, True, False]
+        assert found[::2].isfinite().all()
+    assert [(image < RANGE).all().item() for image in peak] == [True, False, True]
+    assert all(weight.grad.isnan().any() for weight in sequence.parameters())
 
 
 def test_a_second_derivative_is_refused_and_not_wrong(regime):

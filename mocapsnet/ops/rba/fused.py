@@ -144,11 +144,14 @@ def unroute(
     rounded: bool,
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of u, W and the bias through the last iteration, its coupling held constant."""
+    """The gradients of u, W and the bias through the last iteration, its coupling held constant.
+
+    That of the bias is in parts [·,J,E] that are yet to be added up.
+    """
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     du, dW = gradients(u, W)
     if B == 0:
-        return du, dW.zero_(), W.new_zeros((J, E), dtype=torch.float32)
+        return du, dW.zero_(), bias_parts(u, W).zero_()
     u, ds = u.contiguous(), torch.empty_like(s)
     if one_image(I, J, E):
         c = u.new_empty((I, B, J), dtype=torch.float32)
@@ -156,8 +159,8 @@ def unroute(
             dv, u, matrices(W), s, so_far, c, ds, du, B, *u.stride(), *dv.stride(), **image_sizes(I, J, E, D),
             LEAKY=leaky, EPS=epsilon, num_warps=8,
         )  # fmt: skip
-        dbias = dW.new_empty((J, E))
-        weight_gradients(u[None], dW[None], dbias[None], c, ds, rounded)
+        dbias = bias_parts(u, W)
+        weight_gradients(u[None], dW[None], dbias, c, ds, rounded)
         return du, dW, dbias
     across = ds.new_empty((B, E, J), dtype=c.dtype)
     tiles.pull_squash[(B,)](dv, s, ds, across, E, J, *dv.stride(), JP=power(J), EP=power(E), EPS=epsilon)
@@ -169,7 +172,13 @@ def unroute(
         **padded, BB=images, PRECISION="bf16" if rounded else "ieee",
         num_warps=8, num_stages=1,
     )  # fmt: skip
-    return du, dW, ds.sum(0)
+    return du, dW, ds
+
+
+def bias_parts(u: Tensor, W: Tensor) -> Tensor:
+    """Room for ∂bias: whole where a program has all votes of an image, else one part of each image."""
+    (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    return u.new_empty((1 if one_image(I, J, E) else B, J, E), dtype=torch.float32)
 
 
 def weight_gradients(u: Tensor, dW: Tensor, dbias: Tensor, c: Tensor, ds: Tensor, rounded: bool) -> None:
@@ -194,7 +203,7 @@ def _(
 
 @unroute.register_fake
 def _(dv: Tensor, u: Tensor, W: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return *gradients(u, W), W.new_empty((W.shape[0], W.shape[2]), dtype=torch.float32)
+    return *gradients(u, W), bias_parts(u, W)
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -210,8 +219,8 @@ def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]
     u, W, *kept = ctx.saved_tensors
     if dv is None:
         return (None,) * 7
-    du, dW, dbias = unroute(dv, u, W, *kept, *ctx.options)
-    return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and dbias.to(ctx.bias_dtype), *[None] * 4
+    du, dW, parts = unroute(dv, u, W, *kept, *ctx.options)
+    return du.to(u.dtype), dW.to(W.dtype), ctx.bias_dtype and parts.sum(0).to(ctx.bias_dtype), *[None] * 4
 
 
 route.register_autograd(backward, setup_context=keep)

@@ -21,13 +21,16 @@ AT_ONCE = 8
 
 
 class Momentum(torch.autograd.Function):
-    """x, the velocity and max |x| after all layers; the way back undoes a layer as it differentiates it."""
+    """x, the velocity and each element's largest |x|; the way back undoes a layer as it differentiates it.
+
+    An image that left the range of exact arithmetic has NaN, and so have all gradients that it has a part in.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        velocity: Tensor,
+        velocity: Tensor | None,
         arithmetic: ExactArithmetic,
         iterations: int,
         leaky: bool,
@@ -40,38 +43,37 @@ class Momentum(torch.autograd.Function):
         # The programs know no strides: all of it is contiguous, whatever x is.
         grid, word = (x.new_empty(x.shape, dtype=dtype) for dtype in (torch.int32, torch.int64))
         peak = x.new_empty(x.shape)
-        momentum_kernels.enter[(B,)](x.contiguous(), velocity.contiguous(), grid, word, peak, **one)
-        ctx.options, ctx.rounded = (arithmetic, iterations, leaky), rounded
+        ctx.options, ctx.rounded, ctx.moving = (arithmetic, iterations, leaky), rounded, velocity is not None
+        start = x.contiguous()
+        moving = start if velocity is None else velocity.contiguous()
+        momentum_kernels.enter[(B,)](start, moving, grid, word, peak, **one, MOVING=ctx.moving)
         spilled: dict[int, Tensor] = {}
         parts = groups(arithmetic.stages)
         inputs = x.new_empty((max(map(len, parts)), *x.shape))
         for some in parts:
             n = some.start
-            spilled |= arithmetic.spilled(n, State(x, velocity, (grid, word)))
+            spilled |= arithmetic.spilled(n, State(x, moving, (grid, word)))
             word = shifted(word, arithmetic.stages[n].shift)
             # The tensors of the way back are not touched: any will do.
             state = grid, word, peak, peak
             walk(some, ctx.options, weights, state, state, (peak, inputs, peak, peak), back=0)
-        ctx.save_for_backward(grid, word, *spilled.values(), *weights)
+        left = x.new_empty(x.shape), x.new_empty(x.shape)
+        momentum_kernels.leave[(B,)](grid, word, peak, *left, **one, unit=arithmetic.stages[-1].unit)
+        ctx.save_for_backward(grid, word, left[0], *spilled.values(), *weights)
         ctx.spilling = tuple(spilled)
         ctx.set_materialize_grads(False)
-        reached = peak.amax()
-        ctx.mark_non_differentiable(reached)
-        left = x.new_empty(x.shape), x.new_empty(x.shape)
-        momentum_kernels.leave[(B,)](grid, word, *left, **one, unit=arithmetic.stages[-1].unit)
-        return *left, reached
+        ctx.mark_non_differentiable(peak)
+        return *left, peak
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gx: Tensor | None, gv: Tensor | None, _: None) -> tuple[Any, ...]:
         """Gradients of x, of the velocity and of all weights."""
-        grid, word, *kept = ctx.saved_tensors
+        grid, word, left, *kept = ctx.saved_tensors
         count = len(ctx.spilling)
         spilled, weights = dict(zip(ctx.spilling, kept[:count], strict=True)), kept[count:]
         B, J, E = grid.shape
-        gradient = [
-            torch.zeros_like(grid, dtype=torch.float32) if g is None else g.contiguous() for g in (gx, gv)
-        ]
+        gradient = [left * 0 if g is None else torch.add(g, left, alpha=0).contiguous() for g in (gx, gv)]
         stages, W = ctx.options[0].stages, weights[0]
         parts = groups(stages)
         # x, c and ds of the layers at hand, for the gradient of their weights.
@@ -95,7 +97,7 @@ class Momentum(torch.autograd.Function):
             for layer, bias, own in zip(dW, dbias, weights[1::2], strict=True)
             for part in (layer, None if own is None else bias)
         )
-        return *gradient, *[None] * 4, *found
+        return gradient[0], gradient[1] if ctx.moving else None, *[None] * 4, *found
 
 
 def groups(stages: Sequence[Stage], most: int = AT_ONCE) -> list[range]:

@@ -6,7 +6,7 @@ What kernels.py says of sizes holds here.
 import triton
 import triton.language as tl
 
-from mocapsnet.ops.momentum import VELOCITY_BITS, X_BITS
+from mocapsnet.ops.momentum import RANGE, VELOCITY_BITS, X_BITS
 from mocapsnet.ops.rba.kernels import (
     agree,
     ahead,
@@ -22,6 +22,7 @@ from mocapsnet.ops.rba.kernels import (
 # What one unit of x's grid is worth, and of a velocity's before the first layer.
 GRID = tl.constexpr(2.0**-X_BITS)
 SPEED = tl.constexpr(2.0**-VELOCITY_BITS)
+LIMIT = tl.constexpr(RANGE)
 # What differs between the directions: a program compiled anew for how it is aligned might round otherwise.
 STATE = ("grid", "word", "gx", "gv", "peak", "x", "c", "ds")
 NEW = ("new_grid", "new_word", "new_gx", "new_gv")
@@ -43,12 +44,15 @@ def floats(state):
 
 
 @triton.jit
-def enter(x, velocity, grid, word, peak, size, N: tl.constexpr):
-    """One image's state before the first layer, on the grid; a velocity may be twice as large as x."""
+def enter(x, velocity, grid, word, peak, size, N: tl.constexpr, MOVING: tl.constexpr):
+    """One image's state before the first layer, on the grid; a velocity may be twice as large as x.
+
+    There is none but where it is MOVING.
+    """
     k = tl.arange(0, N)
     at, real = tl.program_id(0).to(tl.int64) * size + k, k < size
     state = whole(tl.load(x + at, real, 0.0) * (1 / GRID))
-    speed = whole(tl.load(velocity + at, real, 0.0) * (1 / SPEED))
+    speed = whole(tl.load(velocity + at, real & MOVING, 0.0) * (1 / SPEED))
     tl.store(grid + at, state.to(tl.int32), real)
     tl.store(word + at, speed, real)
     reached = tl.maximum(tl.abs(state.to(tl.float32)) * GRID, tl.abs(speed.to(tl.float32)) * (SPEED / 2))
@@ -56,12 +60,14 @@ def enter(x, velocity, grid, word, peak, size, N: tl.constexpr):
 
 
 @triton.jit
-def leave(grid, word, x, velocity, size, unit, N: tl.constexpr):
-    """One image's x and velocity after the last layer."""
+def leave(grid, word, peak, x, velocity, size, unit, N: tl.constexpr):
+    """One image's x and velocity after the last layer; NaN where it left the range on its way."""
     at = tl.program_id(0).to(tl.int64) * size + tl.arange(0, N)
     real = tl.arange(0, N) < size
-    tl.store(x + at, floats(tl.load(grid + at, real, 0)), real)
-    tl.store(velocity + at, tl.load(word + at, real, 0).to(tl.float32) * unit * GRID, real)
+    held = tl.max(tl.load(peak + at, real, 0.0), 0) < LIMIT
+    tl.store(x + at, tl.where(held, floats(tl.load(grid + at, real, 0)), float("nan")), real)
+    speed = tl.load(word + at, real, 0).to(tl.float32) * unit * GRID
+    tl.store(velocity + at, tl.where(held, speed, float("nan")), real)
 
 
 @triton.jit
