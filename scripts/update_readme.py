@@ -117,6 +117,45 @@ def kernels() -> str:
     return "\n".join(lines) + "\n" if lines[2:] else "No run yet.\n"
 
 
+def goals() -> str:
+    """What a step, a batch and epochs were to take on an H200, and what they take; runs, commit."""
+    lines = ["| | goal | measured | missed by | runs | commit |", "|---|---|---|---|---|---|"]
+
+    def rows(what: str) -> list[dict[str, str]]:
+        paths = sorted((REPOSITORY / "results" / "speed").glob(f"{what}-nvidia-h200-*.csv"))
+        return [row for path in paths for row in csv.DictReader(path.open(newline=""))]
+
+    def add(name: str, goal: float, measured: float, unit: str, runs: int, row: dict[str, str]) -> None:
+        missed = f"{100 * (measured / goal - 1):.0f} %" if measured > goal else "met"
+        cells = f"{goal:g}{unit} | {measured:.3g}{unit} | {missed} | {runs} | {row['commit'][:7]}"
+        lines.append(f"| {name} | {cells} |")
+
+    step = {(row["network"], int(row["blocks"])): row for row in rows("step-cifar10-b128")}
+    for blocks, goal in ((1, 1.1), (8, 1.6), (20, 2.4)):
+        row = step["mocapsnet", blocks]
+        name = f"train step, {blocks} block{'s' if blocks > 1 else ''}"
+        add(name, goal, 1000 * float(row["seconds"]), " ms", 1, row)
+    added = [float(step[n, 8]["seconds"]) - float(step[n, 1]["seconds"]) for n in ("mocapsnet", "rescapsnet")]
+    row = step["mocapsnet", 1]
+    add("momentum over residual, per block from 1 to 8", 1.1, added[0] / added[1], "", 1, row)
+    add("peak allocated, 1 block", 330, int(row["peak_bytes"]) / MIB, " MiB", 1, row)
+    row = next(row for row in rows("inference-cifar10-b128") if row["network"] == "mocapsnet")
+    add("inference, 1 block", 0.3, 1000 * float(row["seconds"]), " ms", 1, row)
+    epochs = [row for row in rows("epoch-cifar10-b128*") if row["network"] == "mocapsnet"]
+    (last,) = (row for row in epochs if row["epoch"] == row["epochs"] == "60")
+    add("60 epochs of CIFAR-10 with evaluation", 35, float(last["total_seconds"]), " s", 1, last)
+    most = max(int(row["seeds"]) for row in epochs)
+    there: dict[str, dict[str, str]] = {}
+    for row in epochs:
+        if int(row["seeds"]) == most and float(row["test_accuracy"]) >= 0.7546:
+            there.setdefault(row["seed"], row)
+    first = next(iter(there.values()))
+    mean = sum(float(row["total_seconds"]) for row in there.values()) / len(there)
+    name = f"time to 75.46 % on CIFAR-10, mean of {len(there)} of {most} runs, {first['epochs']} epochs"
+    add(f"{name} at a decay of {first['decay']}", 10, mean, " s", most, first)
+    return "\n".join(lines) + "\n"
+
+
 def explore_speed() -> str:
     """Medians of the page's answers, a row for each network and machine."""
     lines = [
@@ -137,6 +176,7 @@ def explore_speed() -> str:
 TABLES = {
     ("README.md", "results"): accuracy,
     ("docs/reversible.md", "where-it-pays"): where_it_pays,
+    ("docs/performance.md", "goals"): goals,
     ("docs/performance.md", "step-cpu"): partial(speed, "step", "cpu"),
     ("docs/performance.md", "inference-cpu"): partial(speed, "inference", "cpu"),
     ("docs/performance.md", "routing-cpu"): partial(speed, "routing", "cpu"),
