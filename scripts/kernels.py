@@ -26,7 +26,7 @@ PARTS = {
     "trunk": ("momentum_layers", "enter", "leave"),
     "trunk and CapsLayer 2": ("weights_backward", "image_"),
     "convolutions": ("stem", "outputs", "inputs", "weights", "join", "wgrad", "dgrad", "fprop", "conv"),
-    "Adam and the check of gradients": ("multi_tensor",),
+    "Adam and the check of gradients": ("multi_tensor", "squares", "judge", "advance", "update"),
     "matrix products (decoder, first pass)": ("nvjet", "gemm", "splitK"),
 }
 

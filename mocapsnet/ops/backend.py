@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -91,6 +92,15 @@ def convolution(x: Tensor, channels: int) -> ModuleType | None:
     except ImportError:
         return None
     return fused if fused.suits(x, channels) and not transformed() else None
+
+
+def adam(weights: Iterable[Tensor]) -> ModuleType | None:
+    """The programs of Adam and of the check of gradients on CUDA, where they take these weights."""
+    try:
+        from mocapsnet.ops.adam import fused
+    except ImportError:
+        return None
+    return fused if fused.suits(weights) else None
 
 
 def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, str]) -> ModuleType | None:

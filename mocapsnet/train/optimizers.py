@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 
 from mocapsnet.errors import WrongArgument
+from mocapsnet.ops import backend
 from mocapsnet.ops.arguments import one_of, positive
 
 LEARNING_RATES = {"adam": 1e-3, "ranger21": 1e-2}
@@ -41,13 +42,16 @@ def make_optimizer(
     one_of("optimizer", name, LEARNING_RATES)
     if name == "adam":
         parameters = list(parameters)
-        options: dict[str, Any] = {"weight_decay": weight_decay} if weight_decay else {}
+        options: dict[str, Any] = {"weight_decay": weight_decay, "decoupled_weight_decay": weight_decay > 0}
         rate: Any = lr
+        kind: Any = torch.optim.Adam
         if parameters[0].device.type == "cuda":
-            # One kernel, and a rate that a captured step reads from the device.
+            # A few kernels, and a rate that a captured step reads from the device.
             rate = torch.tensor(lr, device=parameters[0].device)
             options |= {"fused": True, "capturable": True}
-        adam = (torch.optim.AdamW if weight_decay else torch.optim.Adam)(parameters, rate, **options)
+            if programs := backend.adam(parameters):
+                kind = programs.Adam
+        adam = kind(parameters, rate, **options)
         return adam, ExponentialLR(adam, decay) if schedule == "exponential" else None
     from pytorch_optimizer import Ranger21
 

@@ -15,7 +15,7 @@ from mocapsnet.errors import NotFinite
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.released import ReleasedLayer
 from mocapsnet.nn.routing import CapsLayer
-from mocapsnet.ops.backend import sources
+from mocapsnet.ops import backend
 from mocapsnet.ops.order import laid_out
 from mocapsnet.train.average import Average
 from mocapsnet.train.culprit import check_finite, culprit, is_finite, range_checked
@@ -81,9 +81,11 @@ class Step:
         self.number = torch.zeros((), dtype=torch.int64, device=fabric.device)
         self.first_bad = torch.zeros_like(self.number)
         self.unchecked: dict[int, tuple[Tensor, Tensor]] = {}
+        self.programs = None
         if not self.waits:
             self.stopped = torch.zeros((), device=fabric.device)
             optimizer.optimizer.found_inf = self.stopped
+            self.programs = backend.adam(model.parameters())
 
     def __call__(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
         """Train on these images, augmented by the chance in offsets; steps are numbered from 1."""
@@ -146,6 +148,10 @@ class Step:
 
     def note(self, loss: Tensor) -> None:
         """Remember the first step that is not finite, and stop all updates from it on; nobody waits."""
+        if self.programs:
+            weights = self.model.parameters()
+            self.programs.note(weights, loss, self.number, self.first_bad, self.stopped)
+            return
         finite = is_finite(loss, self.model)
         self.first_bad.copy_(torch.where(finite | (self.first_bad > 0), self.first_bad, self.number))
         self.stopped.copy_(self.first_bad > 0)
@@ -311,7 +317,7 @@ def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
     with (
         torch._dynamo.config.patch(recompile_limit=64),
         torch.compiler.config.patch(  # type: ignore[attr-defined]
-            cache_key_tag=torch.compiler.config.cache_key_tag + sources()
+            cache_key_tag=torch.compiler.config.cache_key_tag + backend.sources()
         ),
     ):
         for module in modules:
