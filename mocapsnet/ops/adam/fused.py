@@ -13,9 +13,9 @@ from mocapsnet.ops.adam import kernels
 
 # Tensors that a program chooses from.
 AT_ONCE = 64
-# Numbers of a program that checks gradients, and of one that updates weights; moments need no cache.
-CHECK: dict[str, Any] = {"BLOCK": 4096, "num_warps": 4}
-UPDATE: dict[str, Any] = {"BLOCK": 2048, "POLICY": "evict_first", "num_warps": 4}
+# Numbers of a program that checks gradients, and of one that updates weights.
+CHECK = {"BLOCK": 4096, "num_warps": 4}
+UPDATE = {"BLOCK": 1024, "num_warps": 4}
 # Sums that are added up at a time.
 CHUNK = 4096
 

@@ -76,13 +76,12 @@ def advance(steps, factors, lr, stopped, LOG1: tl.constexpr, LOG2: tl.constexpr)
 def move(
     w, g, m, v, at, count, rate, unit, shrink, goes_on,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr,
-    DECOUPLED: tl.constexpr, POLICY: tl.constexpr,
+    DECOUPLED: tl.constexpr,
 ):  # fmt: skip
     """Adam's update of the first `count` numbers, written if it goes on: loads do not wait for that."""
     there = at < count
     x, dx = tl.load(w + at, there), tl.load(g + at, there)
-    mean = tl.load(m + at, there, eviction_policy=POLICY)
-    square = tl.load(v + at, there, eviction_policy=POLICY)
+    mean, square = tl.load(m + at, there), tl.load(v + at, there)
     if DECOUPLED:
         x -= shrink * x
     elif DECAY != 0:
@@ -91,15 +90,15 @@ def move(
     square = BETA2 * square + (1 - BETA2) * dx * dx
     changed = at < tl.where(goes_on, count, 0)
     tl.store(w + at, x - rate * mean / (tl.sqrt(square) * unit + EPS), changed)
-    tl.store(m + at, mean, changed, eviction_policy=POLICY)
-    tl.store(v + at, square, changed, eviction_policy=POLICY)
+    tl.store(m + at, mean, changed)
+    tl.store(v + at, square, changed)
 
 
 @triton.jit
 def update(
     weights, gradients, means, squares, factors, lr, stopped,
     STARTS: tl.constexpr, SIZES: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
-    DECAY: tl.constexpr, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr,
+    DECAY: tl.constexpr, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Adam's update of a block, unless stopped; the last one first, whose gradient was looked at just now."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -112,10 +111,10 @@ def update(
     shrink, goes_on = tl.load(lr) * DECAY, tl.load(stopped) == 0
     move(
         w, g, m, v, tl.arange(0, BLOCK), fours, rate, unit, shrink, goes_on,
-        BETA1, BETA2, EPS, DECAY, DECOUPLED, POLICY,
+        BETA1, BETA2, EPS, DECAY, DECOUPLED,
     )  # fmt: skip
     if rest > 0:
         move(
             w + fours, g + fours, m + fours, v + fours, tl.arange(0, 4), rest, rate, unit, shrink, goes_on,
-            BETA1, BETA2, EPS, DECAY, DECOUPLED, POLICY,
+            BETA1, BETA2, EPS, DECAY, DECOUPLED,
         )  # fmt: skip

@@ -10,9 +10,9 @@ from mocapsnet.ops.order import power
 from mocapsnet.ops.rba.fused import PROGRAMS, shared
 from mocapsnet.ops.stem import kernels
 
-# Places and channels at a time, forth and back.
-FORTH = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 3}
-BACK = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 2}
+# Places and channels at a time, forth and back; on the way back, two programs share a multiprocessor.
+FORTH = {"BM": 64, "BN": 128, "num_warps": 4, "num_stages": 3}
+BACK = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
 # The most numbers of a patch: sums for so many of each channel stay in registers.
 LONGEST = 320
 
@@ -77,7 +77,7 @@ def stem_backward(dx: Tensor, rows: Tensor, x: Tensor, w: Tensor) -> Tensor:
 
 def parts(x: Tensor, w: Tensor) -> tuple[int, Tensor]:
     """How many blocks of places make a part of ∂W and ∂bias, and room for all parts."""
-    steps, count = shared(-(-x[:, 0].numel() // BACK["BM"]), len(w) // tile(w, BACK)["BN"], PROGRAMS)
+    steps, count = shared(-(-x[:, 0].numel() // BACK["BM"]), len(w) // tile(w, BACK)["BN"], 2 * PROGRAMS)
     return steps, x.new_empty((count, len(w), w.shape[2], sizes_of(w)["P"]), dtype=torch.float32)
 
 
