@@ -147,9 +147,9 @@ def best(dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimi
     if optimizer == "adam":
         free |= {"lr": 2e-3, "schedule": "cosine", "warm_up": 3.0, "weight_decay": 0.05}
     # Mirrored digits are other digits, or none.
-    free |= {"epochs": 80, "turn": 10, "zoom": 0.1} if dataset in DIGITS else {"epochs": 200, "flip": True}
+    free |= {"epochs": 80} if dataset in DIGITS else {"epochs": 200, "flip": True}
     if dataset not in ("mnist6k", "mnist"):
-        free |= {"cutout": 8, "mix": 0.2}
+        free["cutout"] = 8
     return replace(
         recipe,
         name=recipe.name.replace("-stable", "-best"),
