@@ -213,6 +213,7 @@ def train(
         steps=epochs * (config["steps_told"] or steps),
         weight_decay=config["weight_decay"],
         schedule=config["schedule"],
+        compile=config["compile"],
     )
     network, fabric_optimizer = fabric.setup(model, optimizer)
     average = Average(model, config["ema"]) if config["ema"] else None

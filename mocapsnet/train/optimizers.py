@@ -34,18 +34,21 @@ def make_optimizer(
     steps: int,
     weight_decay: float = 0.0,
     schedule: str = "exponential",
+    compile: bool = False,
 ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
     """Adam with its learning rate times decay per epoch, or Ranger21 with its own schedule over all steps.
 
-    With weight decay Adam is AdamW. With schedule="cosine" its rate is whatever set_rate says.
+    With weight decay Adam is AdamW. With schedule="cosine" its rate is whatever set_rate says. On CUDA a
+    graph can hold the step of either; Ranger21's is compiled if asked.
     """
     one_of("optimizer", name, LEARNING_RATES)
+    parameters = list(parameters)
+    cuda = parameters[0].device.type == "cuda"
     if name == "adam":
-        parameters = list(parameters)
         options: dict[str, Any] = {"weight_decay": weight_decay, "decoupled_weight_decay": weight_decay > 0}
         rate: Any = lr
         kind: Any = torch.optim.Adam
-        if parameters[0].device.type == "cuda":
+        if cuda:
             # A few kernels, and a rate that a captured step reads from the device.
             rate = torch.tensor(lr, device=parameters[0].device)
             options |= {"fused": True, "capturable": True}
@@ -53,9 +56,14 @@ def make_optimizer(
                 kind = programs.Adam
         adam = kind(parameters, rate, **options)
         return adam, ExponentialLR(adam, decay) if schedule == "exponential" else None
-    from pytorch_optimizer import Ranger21
+    # They take a second to import, and few ask for them.
+    if cuda:
+        from mocapsnet.train.ranger21 import Ranger21
 
-    return Ranger21(parameters, num_iterations=steps, lr=lr), None
+        return Ranger21(parameters, steps, lr, compile), None
+    import pytorch_optimizer
+
+    return pytorch_optimizer.Ranger21(parameters, num_iterations=steps, lr=lr), None
 
 
 def cosine(step: int, steps: int, warm_up: float) -> float:

@@ -261,15 +261,12 @@ def make_step(
     average: Average | None = None,
     compile: bool = False,
 ) -> Step:
-    """A step, as a graph where that was asked for and can be; on a GPU a reason why not is printed.
+    """A step, as a graph where that was asked for and can be.
 
     compile is for what lies around the network, which compiled() is for.
     """
     in_fast_order(model, fabric.device)
-    capturable = optimizer.defaults.get("capturable")
-    if graphed and fabric.device.type == "cuda" and not capturable:
-        print(f"no CUDA graph: {type(optimizer.optimizer).__name__} cannot be captured")
-    kind = GraphedStep if graphed and capturable else Step
+    kind = GraphedStep if graphed and optimizer.defaults.get("capturable") else Step
     step = kind(fabric, network, model, optimizer, data, augmentation, objective, average)
     if compile:
         # A size of batch is compiled for itself: a graph holds nothing else.

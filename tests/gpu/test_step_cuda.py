@@ -1,5 +1,6 @@
 """A training step on a CUDA GPU: one graph that does what the eager step does, and nobody waits."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import pytorch_optimizer
 import torch
 
 import mocapsnet as mc
@@ -204,9 +206,27 @@ def test_a_step_that_is_not_finite_is_named_and_updates_nothing(digits, tmp_path
     )
 
 
-def test_an_optimizer_that_cannot_be_captured_says_so(digits, tmp_path, capsys):
-    run(digits, tmp_path, epochs=1, optimizer="ranger21")
-    assert "no CUDA graph: Ranger21 cannot be captured" in capsys.readouterr().out
+@pytest.mark.parametrize("compile", [False, True])
+def test_ranger21_is_captured_and_is_pytorch_optimizers(digits, tmp_path, compile, monkeypatch):
+    ways = {
+        "graph": {"graph": "auto", "compile": compile},
+        "eager": {"graph": "off"},
+        "library": {"graph": "off"},
+    }
+    runs = {}
+    for name, way in ways.items():
+        if name == "library":
+            monkeypatch.setattr("mocapsnet.train.ranger21.Ranger21", library_ranger21)
+        runs[name] = run(digits, tmp_path / name, epochs=3, optimizer="ranger21", precision="fp32", **way)
+        told = json.loads((tmp_path / name / "run.json").read_text())["step"]
+        assert told["graph"] == (name == "graph")
+    for name in ("graph", "eager"):
+        assert runs[name][1] == pytest.approx(runs["library"][1], rel=1e-3)
+    assert runs["graph"][1][-1] < runs["graph"][1][0]
+
+
+def library_ranger21(parameters, steps, lr, compile):
+    return pytorch_optimizer.Ranger21(parameters, num_iterations=steps, lr=lr)
 
 
 def killed_in(folder):
