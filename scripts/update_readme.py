@@ -91,14 +91,20 @@ COLUMNS = {
 }
 
 
+# Depths that a page shows of all that were timed.
+SHOWN = ("1", "8", "20")
+
+
 def speed(what: str, place: str) -> str:
-    """The rows of every bench of one thing in one kind of place."""
+    """The rows of every bench of one thing in one kind of place; the convolutions, which have no depth, once."""
     columns = ({"threads": ("threads", word)} if place == "cpu" else {}) | COLUMNS[what]
     columns |= PEAK if place == "nvidia" and what != "routing" else {}
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for path in sorted((REPOSITORY / "results" / "speed").glob(f"{what}-*-{place}-*.csv")):
         with path.open(newline="") as file:
-            for row in csv.DictReader(file):
+            rows = [row for row in csv.DictReader(file) if row.get("blocks", "1") in SHOWN]
+        for row in rows:
+            if row.get("network") != "convolutions" or row["blocks"] == rows[0]["blocks"]:
                 lines.append("| " + " | ".join(cell(row, name) for name, cell in columns.values()) + " |")
     return "\n".join(lines) + "\n" if lines[2:] else "No run yet.\n"
 

@@ -11,7 +11,7 @@ import triton.language as tl
 
 # Elements of W that a program of one image loads before anything else.
 AHEAD = tl.constexpr(16384)
-# Neighbours that a thread of such a program has; docs/performance.md tells what others cost in the trunk.
+# Neighbours that a thread of such a program has; docs/kernels.md tells what others cost in the trunk.
 EACH = tl.constexpr(2)
 
 
