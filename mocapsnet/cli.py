@@ -183,8 +183,9 @@ def reproduce(settings: ReproduceSettings, target: str | None) -> None:
     if settings.verify is not None and target is not None:
         raise WrongArgument(f"give either what to reproduce or --verify FILE, got {target!r} and --verify")
     if target == "report":
-        if settings.only:
-            raise WrongArgument(f"report is of all results and takes no --only, got {settings.only!r}")
+        for name in ("only", "seeds"):
+            if (given := getattr(settings, name)) != getattr(ReproduceSettings, name):
+                raise WrongArgument(f"report is of all results and takes no --{name}, got {given!r}")
         print(f"report in {' and '.join(map(str, write_report(settings.results())))}")
         return
     if settings.verify is not None:

@@ -1,7 +1,10 @@
 """Files that are written whole or not at all, whatever happens meanwhile."""
 
 import os
+import tempfile
 from pathlib import Path
+
+from mocapsnet.errors import CannotRun
 
 
 def write(path: Path, content: bytes) -> None:
@@ -18,6 +21,17 @@ def write_beside(path: Path, content: bytes, whose: str = "") -> Path:
         file.flush()
         os.fsync(file.fileno())
     return temporary
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Refuse a folder that takes no files before work is done for it; option is what named it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        told = f"nothing can be written to {folder}: {error.strerror}; give another --{option}"
+        raise CannotRun(told) from error
 
 
 def sync(folder: Path) -> None:

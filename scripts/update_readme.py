@@ -96,7 +96,7 @@ SHOWN = ("1", "8", "20")
 
 
 def speed(what: str, place: str) -> str:
-    """The rows of every bench of one thing in one kind of place; the convolutions, which have no depth, once."""
+    """The rows of every bench of one thing in one kind of place; the convolutions, without depth, once."""
     columns = ({"threads": ("threads", word)} if place == "cpu" else {}) | COLUMNS[what]
     columns |= PEAK if place == "nvidia" and what != "routing" else {}
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]

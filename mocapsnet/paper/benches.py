@@ -67,8 +67,13 @@ def table(path: Path) -> Iterator[Iterable[dict[str, str]]]:
     try:
         with path.open(newline="") as file:
             yield csv.DictReader(file)
-    except (ValueError, KeyError, TypeError, csv.Error) as error:
-        raise BrokenFile(f"{path} is not what mocapsnet bench writes: {error!r}") from error
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise broken(path, f"{type(error).__name__}: {error}") from error
+
+
+def broken(path: Path, why: str) -> BrokenFile:
+    """A file that is none of ours."""
+    return BrokenFile(f"{path} is not what mocapsnet bench writes: {why}; delete it to measure it anew")
 
 
 def sound(results: Path, rows: Iterable[Row]) -> Iterator[Row]:
@@ -76,8 +81,7 @@ def sound(results: Path, rows: Iterable[Row]) -> Iterator[Row]:
     for row in rows:
         for name, value in row._asdict().items():
             if isinstance(value, int | float) and not 0 <= value < math.inf:
-                path = results / row.file
-                raise BrokenFile(f"{path} is not what mocapsnet bench writes: {name} {value!r}")
+                raise broken(results / row.file, f"{name} {value!r}")
         yield row
 
 

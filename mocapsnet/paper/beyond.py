@@ -80,7 +80,7 @@ def not_in_the_paper(evidence: Evidence) -> Table:
         for (which, change), found in asked(evidence).items()
     ]
     title = "Not in the paper's tables: test accuracy in percent"
-    note = "Other systems, routings and depths, which sentences of the paper or a reader ask for."
+    note = "Systems, routings and depths that the paper mentions without a table, or a reader may ask for."
     return Table("Beyond", title, note, [*HEAD, "optimizer", "routing", *RECIPES], rows)
 
 

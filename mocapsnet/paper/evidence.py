@@ -145,8 +145,14 @@ def outcome(path: Path, results: Path) -> Outcome:
         )
         check_values(found)
         return found
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BrokenFile(f"{path} is not a run's record: {error!r}; delete it to run it anew") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BrokenFile(f"{path} is not a run's record: {named(error)}; delete it to run it anew") from error
+
+
+def named(error: Exception) -> str:
+    """An error's kind and words; its repr may hold a whole file."""
+    words = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{type(error).__name__}: {words}"
 
 
 def check_values(run: Outcome) -> None:
@@ -181,8 +187,12 @@ def check_data(runs: Iterable[Outcome]) -> None:
 
 
 def check_end(run: dict[str, Any]) -> None:
-    """Refuse a finished run whose curve ends elsewhere than its accuracy and its epochs say."""
-    if "error" in run or not (curve := run.get("curve")):
+    """Refuse a finished run of a recipe that has no curve, or one that ends elsewhere than the run says."""
+    if "error" in run:
+        return
+    if not (curve := run.get("curve")):
+        if "recipe" in run and run["recipe"].get("members", 1) == 1:
+            raise ValueError("it has no curve")
         return
     told = run["config"]["epochs"], run["test_accuracy"]
     found = curve[-1]["epoch"], curve[-1]["test_accuracy"]

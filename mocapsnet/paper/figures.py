@@ -12,6 +12,7 @@ PANELS = (
     ("memory, MiB", "step", "peak_mib", 1.0),
     ("training step, ms", "step", "seconds", 1e3),
     ("inference of a batch, ms", "inference", "seconds", 1e3),
+    ("kept for backward, MiB", "memory", "kept_mib", 1.0),
 )
 
 
@@ -45,43 +46,38 @@ def figure_1(_: Evidence) -> str:
 
 def figure_2(_: Evidence) -> str:
     """A residual and a momentum block, as equations 2 to 4 have them."""
-    parts = [text(110, 20, "ResCapsNet", "big"), text(110, 44, "x_n"), edge("M110 50V66")]
+    parts = [text(110, 20, "ResCapsNet", "big"), text(110, 48, "x_n")]
     for number, name in enumerate(("f_caps1", "f_caps2")):
-        y = 80 + 120 * number
+        y = 102 + 178 * number
         parts += [
+            edge(f"M110 {y - 46}V{y - 16}"),
             box(110, y, name, 90, "box"),
-            edge(f"M110 {y + 14}V{y + 33}"),
-            plus(110, y + 45),
-            edge(f"M110 {y + 56}V{y + 74}"),
-            edge(f"M92 {y - 40}C30 {y - 34} 30 {y + 45} 97 {y + 45}"),
-            text(110, y + 88, f"x_n+{number + 1}"),
+            edge(f"M110 {y + 14}V{y + 47}"),
+            plus(110, y + 59),
+            edge(f"M110 {y + 70}V{y + 106}"),
+            edge(f"M110 {y - 38}C20 {y - 38} 20 {y + 59} 97 {y + 59}"),
+            text(110, y + 122, f"x_n+{number + 1}"),
         ]
-    parts.append(edge("M110 172V184"))
-    parts += [
-        text(340, 20, "MoCapsNet", "big"),
-        text(340, 44, "x_n"),
-        edge("M340 50V66"),
-        text(450, 44, "v_n"),
-    ]
+    parts += [text(340, 20, "MoCapsNet", "big"), text(340, 48, "x_n"), text(450, 48, "v_n")]
     for number, name in enumerate(("f_caps1", "f_caps2")):
-        y = 80 + 150 * number
+        y = 102 + 232 * number
         parts += [
+            edge(f"M340 {y - 46}V{y - 16}"),
             box(340, y, name, 90, "box"),
-            edge(f"M340 {y + 14}V{y + 33}"),
-            text(334, y + 28, "1 − γ", "soft", "end"),
-            plus(340, y + 45),
-            edge(f"M340 {y + 56}V{y + 72}"),
-            plus(340, y + 84),
-            edge(f"M340 {y + 95}V{y + 108}"),
-            edge(f"M322 {y - 40}C235 {y - 34} 235 {y + 84} 327 {y + 84}"),
-            edge(f"M450 {y - 30}C450 {y + 40} 410 {y + 45} 353 {y + 45}"),
-            text(458, y + 8, "γ", "soft", "start"),
-            edge(f"M341 {y + 64}C400 {y + 64} 450 {y + 80} 450 {y + 104}"),
-            text(340, y + 122, f"x_n+{number + 1}"),
-            text(450, y + 118, f"v_n+{number + 1}"),
+            edge(f"M340 {y + 14}V{y + 47}"),
+            text(332, y + 32, "1 − γ", "soft", "end"),
+            plus(340, y + 59),
+            edge(f"M340 {y + 70}V{y + 107}"),
+            plus(340, y + 119),
+            edge(f"M340 {y + 130}V{y + 160}"),
+            edge(f"M340 {y - 38}C215 {y - 38} 215 {y + 119} 327 {y + 119}"),
+            edge(f"M450 {y - 46}C450 {y + 50} 410 {y + 59} 353 {y + 59}"),
+            text(456, y + 8, "γ", "soft", "start"),
+            edge(f"M340 {y + 84}C410 {y + 84} 450 {y + 100} 450 {y + 160}"),
+            text(340, y + 176, f"x_n+{number + 1}"),
+            text(450, y + 176, f"v_n+{number + 1}"),
         ]
-    parts.append(edge("M340 206V214"))
-    return svg(500, 370, "Figure 2: a residual and a momentum block, by equations 2 to 4", parts)
+    return svg(500, 530, "Figure 2: a residual and a momentum block, by equations 2 to 4", parts)
 
 
 def lines_of(
@@ -117,9 +113,10 @@ def figure_3(evidence: Evidence) -> str:
     for down, dataset in enumerate(("mnist", "cifar10", "svhn")):
         for across, (title, what, metric, unit) in enumerate(PANELS):
             lines = lines_of(evidence, dataset, what, metric, unit)
-            parts += chart(60 + 290 * across, 60 + 190 * down, 220, 120, f"{NAMES[dataset]}: {title}", lines)
-    parts.append(text(460, 612, f"blocks of two capsule layers{on_which(evidence)}", "soft"))
-    return svg(900, 624, "Figure 3: memory and time against depth", parts)
+            head = f"{NAMES[dataset]}: {title}"
+            parts += chart(60 + 290 * across, 60 + 190 * down, 220, 120, head, lines)
+    parts.append(text(605, 612, f"blocks of two capsule layers{on_which(evidence)}", "soft"))
+    return svg(1190, 624, "Figure 3: memory and time against depth", parts)
 
 
 def figure_4(evidence: Evidence) -> str:
@@ -156,8 +153,9 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], str]]] = {
         figure_2,
     ),
     "figure-3": (
-        "Peak allocated memory, time of a training step and of an inference, against depth. SVHN's images "
-        "have CIFAR-10's shape and classes: where it was not measured itself, its panels repeat CIFAR-10's.",
+        "Peak allocated memory, time of a training step and of an inference, and the bytes that wait for the "
+        "backward pass, against depth; no axis starts at zero. SVHN's images have CIFAR-10's shape and "
+        "classes: where it was not measured itself, its panels repeat CIFAR-10's.",
         figure_3,
     ),
     "figure-4": (

@@ -55,7 +55,7 @@ def finding(holds: bool | None, n: int, told: str, *groups: list[Measured]) -> F
 
 def of_ours(finding: Finding, recipe: str) -> Finding:
     """A size or a time in units is that of the paper's code: what ours takes is told and decides nothing."""
-    return finding if recipe == "released" else Finding(None, 0, f"ours: {finding.told}", finding.files)
+    return finding if recipe == "released" else Finding(None, 1, f"ours: {finding.told}", finding.files)
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,10 @@ class SlopeRatio(Rule):
     low: float
     high: float
 
+    def decided_by(self) -> tuple[str, ...]:
+        """Of times, those of the paper's code."""
+        return ("released",) if self.first.metric == "seconds" else super().decided_by()
+
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Fit two lines."""
         if (lines := fitted(self.first, self.second, evidence, recipe)) is None:
@@ -118,7 +122,7 @@ class SlopeRatio(Rule):
 
 
 @dataclass(frozen=True)
-class Outweighs(Rule):
+class Outweighs(OfTheCode):
     """Memory is flatter by a factor that is so many times the one by which time is steeper, or more."""
 
     memory: tuple[Bench, Bench]
@@ -134,7 +138,7 @@ class Outweighs(Rule):
         flatter, steeper = (over(*slopes) for slopes, _, _ in (memory, time))
         n = min(memory[1], time[1])
         told = f"memory {flatter:.2f} times less steep, time {steeper:.2f} times steeper ({n} depths); "
-        told += f"{self.times:g} times as much asked"
+        told += f"{self.times:g} times as much would confirm it"
         return finding(flatter >= self.times * steeper, n, told, memory[2], time[2])
 
 
@@ -198,12 +202,12 @@ class Read(OfTheCode):
         rows, found = self.bench.at(evidence, recipe, self.blocks)
         if found is None:
             return Finding()
-        return of_ours(finding(None, 0, f"{found:,.0f} MiB allocated", rows), recipe)
+        return of_ours(finding(None, 1, f"{found:,.0f} MiB allocated", rows), recipe)
 
 
 def limits(low: float, high: float) -> str:
     """What a ratio may be."""
-    return f"at most {high:g} asked" if low <= 0 else f"{low:g} to {high:g} asked"
+    return f"{f'at most {high:g}' if low <= 0 else f'{low:g} to {high:g}'} would confirm it"
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def page(
         f"<dl>{terms}</dl></details>{cards([*map(Row, sentences)])}</section>",
         *(section(table) for table in tables),
         f'<section id="figures"><h2>Figures</h2>{drawn}</section>',
-        f'<section id="numbers"><h2>What its tables print</h2><p>Numbers:</p>{tally(numbers)}',
+        f'<section id="numbers"><h2>Every number of its tables</h2><p>Numbers:</p>{tally(numbers)}',
         f"<p>Standard deviations:</p>{tally(spreads)}",
         f"<details><summary>All {len(numbers)} numbers</summary>{cards(by_cell(judged))}</details></section>",
         "</main></body></html>\n",
@@ -83,7 +83,7 @@ def card(row: Row) -> str:
     j = row.main
     lines = [("its own numbers", j.own.told)] if j.own else []
     lines += [(name, row.mark(name)) for name, found in j.findings.items() if found.told != "not run"]
-    lines += [("its ±", row.spread.verdict)] if row.spread else []
+    lines += [("printed ±", row.spread.verdict)] if row.spread else []
     told = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in lines)
     names = "".join(f"<li>{escape(name)}</li>" for name in j.files())
     evidence = (

@@ -10,6 +10,7 @@ from mocapsnet.paper.recipes import (
     control,
     convnet,
     deep,
+    figure_2_skip,
     recipe,
     sabour,
     sabour_ensemble,
@@ -105,7 +106,7 @@ TABLES: dict[str, list[Recipe]] = {
     "table-5": table_5(),
     "deep": deepest(),
     "controls": controls(),
-    "skip": [recipe("stable", "cifar10", "rescapsnet", 1, skip="block")],
+    "skip": [figure_2_skip()],
     "best": [
         *(best(dataset, "mocapsnet", blocks) for dataset in SETS for blocks in (1, 5)),
         best_ensemble("cifar10"),

@@ -18,7 +18,10 @@ TITLE = "Momentum Capsule Networks, run again"
 INTRODUCTION = (
     "What the paper (Gugglberger, Peer and Rodríguez-Sánchez, TMLR 2022) prints, beside what we "
     "measured. Every number of ours is from a file under `results/`; `mocapsnet reproduce report` "
-    "makes this page from them."
+    "makes this page from them. CapsNet stacks capsule layers, ResCapsNet adds a shortcut around each, "
+    "MoCapsNet carries a velocity along; a block is two layers. RBA (routing by agreement), SDA "
+    "(scaled-distance agreement) and EM (expectation maximisation) are how capsules of one layer route to "
+    "the next."
 )
 SMOKE = (
     "This is a smoke run: tiny networks, one epoch of a few embedded digits. It shows that the path "
@@ -31,27 +34,34 @@ RECIPES_TOLD = {
     "best": "the same network, everything else free; test images select nothing",
 }
 RULES = (
-    "A number holds when our 95 % interval (Student's t over seeds) contains it, a comparison when its sign "
-    "agrees at p < 0.05 (Welch's test). A difference that the seeds do not show at that level does not hold; "
-    "with few of them it may still be there. Almost the same is within half a point, on MNIST a tenth, and "
-    "not apart at that level; what is printed with ≈ is meant to half a point.",
-    "A standard deviation holds when the 95 % interval of ours (chi-square) contains it, as rounded. Of "
-    "three seeds that reaches from half of ours to six times ours; one seed has none and counts as not run.",
+    "A number holds when our 95 % interval (Student's t over seeds) contains it, as rounded; a comparison "
+    "when its sign agrees at p < 0.05 (Welch's test). A difference that the seeds do not show at that level "
+    "does not hold; with few seeds it may still be there, so that this alone never shows that there is none. "
+    "Almost the same is within half a point, on MNIST a tenth, and not apart at that level; values printed "
+    "with ≈ are compared to within half a point.",
+    "A standard deviation holds when the 95 % interval of ours (chi-square) contains it, as rounded. With "
+    "three seeds this interval runs from about half to six times our value; a single seed has no standard "
+    "deviation and counts as not run.",
     "A network learns when its accuracy is more than three standard errors of the test set above always "
-    "naming the largest class. A run that diverged did not learn, one that crashed says nothing.",
-    "`written` decides where it has three seeds, else `stable`. Its start is not the paper's, so that on "
-    "printed numbers of the paper's networks `written` alone decides. Where they say no and `released`, with "
-    "three seeds, says yes, the claim holds only as released. Fewer than three seeds are indicative. Of a "
-    "seed that two devices ran, one run counts. Accuracies are those of the last epoch.",
-    "Sizes in MB and times in seconds are those of the paper's code on its machine: only the released "
-    "networks, measured, could confirm them, a slope when the 95 % interval of the fitted line contains it, "
-    "a difference of sizes within 5 %. A size itself is what nvidia-smi read, with the allocator's reserve: "
-    "our peak allocated is told beside it and judges nothing. Ratios of sizes and slopes are judged by "
-    "ours, within the limits that stand beside them; a ratio of times at one depth is indicative.",
+    "naming the largest class. A run that diverged did not learn: where all runs of a network did, they "
+    "count as chance. A run that crashed says nothing.",
+    "`written` decides where it has three seeds, else `stable`. `stable` starts from other weights than the "
+    "paper, so only `written` decides on numbers that the paper prints for its own networks. Where the "
+    "recipe that decides says no and `released`, with three seeds, says yes, the claim holds only as "
+    "released. Fewer than three seeds are indicative, and so is `released` alone. Of a seed that two devices "
+    "ran, one run counts. Accuracies are those of the last epoch.",
+    "Sizes in MB, times, and how steeply times grow are those of the paper's code on its machine: only "
+    "`released`, measured, decides on them; a slope holds when the 95 % interval of the fitted line contains "
+    "it, a difference of sizes within 5 %. What is measured of `released` is our program of that network, "
+    "which computes the same and does not copy its matrices for every image. A size that the paper read from "
+    "nvidia-smi includes the allocator's reserve: peaks allocated stand beside it as an indication and judge "
+    "nothing. Ratios of sizes and of their slopes are judged by our networks, within the limits that stand "
+    "beside them; a ratio of times at one depth is indicative.",
     "Any block adds to the peak of a step at least its 131,584 weights, their gradients and Adam's two "
     "moments, 2.0 MiB, however its activations are kept. What reversal saves are bytes that wait for the "
     "backward pass, which count in the peak only where it lies in the trunk.",
     "What the paper's own numbers contradict is called so whatever the runs say.",
+    "An empty cell of a table has no such recipe; one that says `not run` has one and waits for its run.",
 )
 NUMBERS = (
     "The first column judges the number, the second the standard deviation that is printed with it; "
@@ -66,7 +76,7 @@ def write_report(results: Path) -> tuple[Path, Path]:
     evidence = read(results)
     tables, judged = paper_tables(evidence), ledger(evidence)
     figures = {name: (caption, draw(evidence)) for name, (caption, draw) in FIGURES.items()}
-    (results / "figures").mkdir(parents=True, exist_ok=True)
+    writing.check_writable(results / "figures", "output")
     for name, (_, picture) in figures.items():
         writing.write(results / "figures" / f"{name}.svg", picture.encode())
     smoke = SMOKE if evidence.smoke else ""
@@ -81,10 +91,11 @@ def write_report(results: Path) -> tuple[Path, Path]:
 
 def counts(evidence: Evidence, tables: Sequence[Table]) -> dict[str, str]:
     """The report in a few numbers."""
-    finished = sum(run.accuracy is not None for run in evidence.runs)
+    finished = [run for run in evidence.runs if run.accuracy is not None]
     return {
-        "finished runs": str(finished),
-        "failed runs": str(len(evidence.runs) - finished),
+        "finished runs": str(len(finished)),
+        "of them by recipe": str(sum(bool(run.recipe) for run in finished)),
+        "failed runs": str(len(evidence.runs) - len(finished)),
         **filled(tables),
     }
 
@@ -114,7 +125,7 @@ def numbers_table(rows: Sequence[Row]) -> Table:
         ]
         for row in rows
     ]
-    return Table("", "", "", ["number", "its ±", "printed", *RECIPES, "evidence"], told)
+    return Table("", "", "", ["number", "printed ±", "printed", *RECIPES, "evidence"], told)
 
 
 def says(j: Judgement) -> str:
@@ -156,5 +167,9 @@ def as_markdown(
             f"![{caption}](figures/{name}.svg)\n\n*{name.replace('-', ' ').capitalize()}. {caption}*\n"
         )
     text += ["## What the paper says\n", markdown(sentences_table(parts(judged)["sentences"]))]
-    text += ["## What its tables print\n", NUMBERS + "\n", markdown(numbers_table(by_cell(judged)))]
+    text += [
+        "## Every number of its tables\n",
+        NUMBERS + "\n",
+        markdown(numbers_table(by_cell(judged))),
+    ]
     return "\n".join(text)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import a_folder, at_least, one_of
@@ -24,12 +25,39 @@ from mocapsnet.train.record import hardware
 MEASURED = ("table-4", "figure-3", "figure-4", "all")
 WHAT = tuple(dict.fromkeys((*TABLES, *MEASURED, "report")))
 SETS = ("mnist", "cifar10", "svhn")
-# What is measured of which networks.
-BENCHES = {
-    "step": (*NETWORKS, "released-rescapsnet", "released-mocapsnet"),
-    "inference": NETWORKS,
-    "memory": (*NETWORKS, "mocapsnet-stored"),
-}
+
+
+class Measurement(NamedTuple):
+    """What is measured of which networks, on which shapes and at which depths."""
+
+    what: str
+    networks: Sequence[str]
+    flags: Sequence[str] = ()
+    datasets: Sequence[str] = SETS
+    depths: Sequence[int] = DEPTHS
+    capsules: int = 32
+
+    def folder(self, results: Path) -> Path:
+        """Where its files go."""
+        return results / ("memory" if self.what == "memory" else "speed")
+
+
+BENCHES = (
+    Measurement(
+        "step", (*NETWORKS, "released-rescapsnet", "released-mocapsnet"), ["--released_depths={depths}"]
+    ),
+    Measurement("inference", NETWORKS),
+    Measurement("memory", (*NETWORKS, "mocapsnet-stored"), ["--of=network"]),
+    # The paper tells what ResCapsNet takes with twice the capsules.
+    Measurement(
+        "step",
+        ["rescapsnet"],
+        ["--networks=[rescapsnet]", "--naive_depths=[]", "--capsules=64"],
+        ["cifar10"],
+        [2],
+        64,
+    ),
+)
 
 
 def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, list[str]]:
@@ -86,30 +114,29 @@ def shapes(what: str, only: str) -> list[str]:
 
 def measure(place: Place, datasets: Sequence[str] = SETS) -> list[str]:
     """Bench every network at every depth on these shapes, unless this device did; gives what failed."""
-    wanted = [1, 2] if place.smoke else [*DEPTHS]
     small = ["--batch=4", "--channels=8", "--repeats=2"] if place.smoke else []
     machine = hardware(device := pick_device(place.device))
     here = machine["cpu" if device.type == "cpu" else "device"]
     measured = read(place.results).measured
     found = [row for row in measured if (row.device, row.smoke) == (here, place.smoke)]
     failed = []
-    for dataset in datasets[:1] if place.smoke else datasets:
-        for what, models in BENCHES.items():
-            there = {
-                ("released-" * row.released + row.model, row.blocks)
-                for row in found
-                if (row.what, row.dataset) == (what, dataset)
-            }
-            if {*product(models, wanted)} <= there:
-                continue
-            # The same file is written: what else it holds is measured again.
-            depths = sorted({*wanted, *(blocks for _, blocks in there)})
-            words = [f"--dataset={dataset}", f"--depths={depths}", f"--device={place.device}", *small]
-            words += {"memory": ["--of=network"], "step": [f"--released_depths={wanted}"]}.get(what, [])
-            folder = place.results / ("memory" if what == "memory" else "speed")
-            folder.mkdir(parents=True, exist_ok=True)
-            if bench(what, [*words, f"--output={folder}"], folder / f"{what}-{dataset}.log"):
-                failed.append(f"bench {what} of {dataset}")
+    for dataset, one in product(datasets[:1] if place.smoke else datasets, BENCHES):
+        wanted = [blocks for blocks in one.depths if blocks <= 2 or not place.smoke]
+        there = {
+            ("released-" * row.released + row.model, row.blocks)
+            for row in found
+            if (row.what, row.dataset, row.capsules) == (one.what, dataset, one.capsules)
+        }
+        if dataset not in one.datasets or {*product(one.networks, wanted)} <= there:
+            continue
+        # The same file is written: what else it holds is measured again.
+        depths = sorted({*wanted, *(blocks for _, blocks in there)})
+        flags = [flag.format(depths=wanted) for flag in one.flags]
+        folder = one.folder(place.results)
+        words = [f"--dataset={dataset}", f"--depths={depths}", f"--device={place.device}", *small, *flags]
+        folder.mkdir(parents=True, exist_ok=True)
+        if bench(one.what, [*words, f"--output={folder}"], folder / f"{one.what}-{dataset}.log"):
+            failed.append(f"bench {one.what} of {dataset}")
     return failed
 
 

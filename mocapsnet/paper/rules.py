@@ -10,7 +10,7 @@ from typing import NamedTuple
 from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, diverged, summary
 from mocapsnet.paper.own import Check
-from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES, Cell
+from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES, Cell, counted
 from mocapsnet.paper.recipes import TRUNKS
 from mocapsnet.paper.statistics import LEVEL, interval, line, std_interval, welch
 
@@ -53,8 +53,8 @@ class Trained(NamedTuple):
 
     def label(self) -> str:
         """A few words for a table."""
-        routing = "" if self.routing == "rba" else f" {self.routing.upper()}"
-        return f"{NAMES[self.dataset]} {NAMES[self.model]} {self.blocks}{routing}"
+        routing = "" if self.routing == "rba" else f", {self.routing.upper()}"
+        return f"{NAMES[self.dataset]} {NAMES[self.model]}, {counted(self.blocks)}{routing}"
 
 
 class Rule(ABC):
@@ -119,13 +119,14 @@ class Equals(Printed):
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare a mean."""
         runs = self.trained.runs(evidence, recipe)
-        found = accuracies(runs)
+        found, told = reached(self.trained, runs)
         if not found:
-            return Finding(None, 0, failed(runs), files_of(runs))
+            return Finding(None, 0, told, files_of(runs))
         low, high = interval(found)
+        near = max(self.about, ROUNDED)
         # Fewer runs have no interval to speak of: they are told, and decide nothing.
-        holds = low - self.about <= self.value <= high + self.about if len(found) >= ENOUGH else None
-        return Finding(holds, len(found), f"{summary(found)} (n {len(found)})", files_of(runs))
+        holds = low - near <= self.value <= high + near if len(found) >= ENOUGH else None
+        return Finding(holds, len(found), f"{told} (n {len(found)})", files_of(runs))
 
 
 @dataclass(frozen=True)
@@ -155,19 +156,34 @@ class Better(Rule):
 
     def label(self) -> str:
         """The first."""
-        return f"{self.first.label()} "
+        return f"{self.first.label()}: "
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare two means."""
         groups = [which.runs(evidence, recipe) for which in (self.first, self.second)]
-        a, b = map(accuracies, groups)
+        (a, first), (b, second) = map(reached, (self.first, self.second), groups)
         if not a or not b:
-            told = next((failed(runs) for runs in groups if runs and not accuracies(runs)), "not run")
+            lacking = zip(groups, (a, b), (first, second), strict=True)
+            told = next((words for runs, found, words in lacking if runs and not found), "not run")
             return Finding(None, 0, told, files_of(*groups))
         n, p = min(len(a), len(b)), welch(a, b)
         holds = fmean(a) > fmean(b) and (p < LEVEL or n < ENOUGH)
-        told = f"{summary(a)} against {summary(b)} (n {n}" + (f", p {p:.2g})" if n > 1 else ")")
+        told = f"{first} against {second} (n {n}" + (f", p {p:.2g})" if n > 1 else ")")
         return Finding(holds, n, told, files_of(*groups))
+
+
+@dataclass(frozen=True)
+class NoBetter(Better):
+    """The first is not more accurate than the second; that seeds show no difference does not say so."""
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare two means, both ways."""
+        finding = super().find(evidence, recipe)
+        if finding.holds is None:
+            return finding
+        worse = Better(self.second, self.first).find(evidence, recipe).holds
+        n = finding.n if finding.holds or worse else min(finding.n, ENOUGH - 1)
+        return finding._replace(holds=not finding.holds, n=n)
 
 
 @dataclass(frozen=True)
@@ -181,7 +197,7 @@ class Same(Better):
         finding = super().find(evidence, recipe)
         if finding.holds is None:
             return finding
-        a, b = (accuracies(which.runs(evidence, recipe)) for which in (self.first, self.second))
+        a, b = (reached(which, which.runs(evidence, recipe))[0] for which in (self.first, self.second))
         near = abs(fmean(a) - fmean(b)) < self.within
         return finding._replace(holds=near and (finding.n < ENOUGH or welch(a, b) >= LEVEL))
 
@@ -224,24 +240,29 @@ class Rising(Rule):
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Fit a line through all runs."""
-        groups = {which.blocks: runs for which in self.trained if (runs := which.runs(evidence, recipe))}
-        points = [(blocks, value) for blocks, runs in groups.items() for value in accuracies(runs)]
-        files = files_of(*groups.values())
-        if len({blocks for blocks, _ in points}) < 2:
+        groups = [(which, which.runs(evidence, recipe)) for which in self.trained]
+        found = {which.blocks: values for which, runs in groups if (values := reached(which, runs)[0])}
+        points = [(blocks, value) for blocks, values in found.items() for value in values]
+        files = files_of(*(runs for _, runs in groups))
+        if len(found) < 2:
             return Finding(None, 0, "not run", files)
         fit = line(*zip(*points, strict=True))
-        seeds = min(len(accuracies(runs)) for runs in groups.values())
-        n = min(seeds, len(groups))
+        seeds = min(map(len, found.values()))
+        n = min(seeds, len(found))
         holds = fit.interval()[0] > 0 if n >= ENOUGH else fit.slope > 0
-        depths = ", ".join(map(str, sorted(groups)))
+        depths = ", ".join(map(str, sorted(found)))
         return Finding(holds, n, f"{fit.slope:+.2f} points per block at {depths} blocks (n {seeds})", files)
 
 
 @dataclass(frozen=True)
 class AllOf(Rule):
-    """Several rules at once: all that have evidence must hold."""
+    """Several rules of one kind at once: all that have evidence must hold."""
 
     rules: Sequence[Rule]
+
+    def decided_by(self) -> tuple[str, ...]:
+        """The recipes that decide on each."""
+        return self.rules[0].decided_by()
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Join what each says."""
@@ -252,7 +273,7 @@ class AllOf(Rule):
         ]
         if not found:
             return Finding()
-        told = f"{sum(finding.holds or False for finding in found)} of {len(found)} hold"
+        told = f"{sum(finding.holds or False for finding in found)} of {len(found)} confirm it"
         if missing := len(self.rules) - len(found):
             told += f", {missing} not run"
         files = tuple(dict.fromkeys(name for finding in found for name in finding.files))
@@ -281,16 +302,13 @@ class MostOf(AllOf):
         return 2 * right > len(found), n if sure else min(n, ENOUGH - 1)
 
 
-@dataclass(frozen=True)
-class No(Rule):
-    """The opposite of a rule."""
-
-    rule: Rule
-
-    def find(self, evidence: Evidence, recipe: str) -> Finding:
-        """Turn the answer."""
-        finding = self.rule.find(evidence, recipe)
-        return finding if finding.holds is None else finding._replace(holds=not finding.holds)
+def reached(which: Trained, runs: Sequence[Outcome]) -> tuple[list[float], str]:
+    """Accuracies, and the same in words: chance where all runs diverged, as their network learnt nothing."""
+    if found := accuracies(runs):
+        return found, summary(found)
+    if gone := trials(runs):
+        return [CHANCE[which.dataset]] * len(gone), f"diverged, as chance: {CHANCE[which.dataset]:.2f}"
+    return [], failed(runs)
 
 
 def trials(runs: Sequence[Outcome]) -> list[Outcome]:

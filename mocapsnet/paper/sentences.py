@@ -72,7 +72,7 @@ def opening() -> list[Claim]:
         ),
         Claim(
             "section 1",
-            "Momentum goes with other routings: MoCapsNet learns CIFAR-10 with SDA and EM too",
+            "Momentum works with other routings: MoCapsNet learns CIFAR-10 with SDA and EM too",
             Chance([momentum("cifar10", n, r) for r in ("rba", "sda", "em") for n in (1, 3, 5)], learns=True),
         ),
         Claim(

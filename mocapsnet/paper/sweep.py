@@ -4,15 +4,13 @@ import contextlib
 import json
 import multiprocessing
 import sys
-import tempfile
 from collections.abc import Generator, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import NamedTuple
 
 from mocapsnet import data
-from mocapsnet.errors import Busy, CannotRun, Interrupted
+from mocapsnet.errors import Busy, Interrupted
 from mocapsnet.paper.evidence import diverged
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.progress import Progress
@@ -20,6 +18,7 @@ from mocapsnet.paper.records import Place, failure, outdated, trained, write_fai
 from mocapsnet.train.fit import pick_device
 from mocapsnet.train.malloc import keep_freed_memory
 from mocapsnet.train.signals import raised
+from mocapsnet.writing import check_writable
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -57,7 +56,8 @@ def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = F
         # What is not there is told before the first run.
         data.load(name, place.data, download)
     if rest:
-        check_writable(place.accuracy)
+        check_writable(place.accuracy, "output")
+        check_writable(place.runs, "runs")
     summary = Summary(before, [], [], [], [], [task for task in before if outdated(task, place)])
     with (
         Progress(rest, place, len(before)) as progress,
@@ -82,18 +82,6 @@ def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = F
 def ended(task: Task, place: Place) -> bool:
     """Whether a task has a record: it finished, or its numbers were none."""
     return place.record(place.accuracy, task) is not None or diverged(failure(task, place))
-
-
-def check_writable(folder: Path) -> None:
-    """Refuse a folder that takes no records before a run is trained for it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise CannotRun(
-            f"records cannot be written to {folder}: {error.strerror}; give another --output"
-        ) from error
 
 
 def in_turn(

@@ -74,9 +74,6 @@ def verdict(said: Own | None, findings: Mapping[str, Finding], decided_by: Seque
         return HOLDS
     if decides is False:
         return RELEASED if judged.get("released") else FALSE
-    # Only the released network was run often enough: a no is a no, a yes says nothing of the equations.
-    if judged.get("released") is False:
-        return FALSE
     return INDICATIVE if any(finding.n for finding in findings.values()) else NOT_RUN
 
 

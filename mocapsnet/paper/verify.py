@@ -10,7 +10,7 @@ from typing import Any
 from mocapsnet import data as datasets
 from mocapsnet.errors import CannotRun, Irreproducible, NoRecord, WrongArgument
 from mocapsnet.ops.arguments import at_least
-from mocapsnet.paper.evidence import check_end
+from mocapsnet.paper.evidence import check_end, named
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipes import Recipe
 from mocapsnet.paper.records import Place, failure, read_curve
@@ -73,7 +73,7 @@ def read(file: str) -> dict[str, Any]:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise NoRecord(
-            f"{file} is not the record of a finished run of `mocapsnet reproduce`: {error!r}"
+            f"{file} is not the record of a finished run of `mocapsnet reproduce`: {named(error)}"
         ) from error
     return run
 

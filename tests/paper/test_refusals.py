@@ -11,7 +11,7 @@ import pytest
 
 from mocapsnet.cli import main
 from mocapsnet.data import load
-from mocapsnet.errors import BrokenFile, WrongArgument
+from mocapsnet.errors import BrokenFile, CannotRun, WrongArgument
 from mocapsnet.paper import reproduce
 from mocapsnet.paper.evidence import Evidence, read
 from mocapsnet.paper.grid import Task
@@ -71,7 +71,7 @@ def write_run(results: Path, name: str = "a", **changes: object) -> Path:
         "test_accuracy": 0.5,
         "seconds": 1.5,
         "parameters": 10,
-        "config": {"lr": 0.001, "batch": 128, "network": {"capsules": 32}},
+        "config": {"epochs": 60, "lr": 0.001, "batch": 128, "network": {"capsules": 32}},
     }
     for way, value in changes.items():
         *outer, last = way.split(".")
@@ -79,6 +79,8 @@ def write_run(results: Path, name: str = "a", **changes: object) -> Path:
         for word in outer:
             inner = inner[word]
         inner[last] = value
+    last_epoch = {"epoch": run["config"]["epochs"], "test_accuracy": run["test_accuracy"]}
+    run = {"curve": [last_epoch], **run}
     path = results / "accuracy" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(run))
@@ -200,6 +202,47 @@ def test_a_value_that_nothing_can_have_breaks_a_record(tmp_path, name, value):
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("content", [b"\x80\x81 no text", b"[]", b"{}", None], ids=str)
+def test_a_file_that_is_no_record_is_named_in_one_line_without_its_content(tmp_path, content):
+    path = tmp_path / "accuracy" / "a-s0-cpu.json"
+    path.parent.mkdir()
+    path.mkdir() if content is None else path.write_bytes(content * 1000)
+    with pytest.raises(BrokenFile, match=r"is not a run's record: .*; delete it to run it anew") as told:
+        read(tmp_path)
+    assert len(str(told.value)) < 300 + len(str(path))
+
+
+@pytest.mark.parametrize("curve", [[], {}, None], ids=str)
+def test_a_run_of_a_recipe_has_a_curve(tmp_path, curve):
+    write_run(tmp_path, curve=curve)
+    with pytest.raises(BrokenFile, match="it has no curve; delete it to run it anew"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["output", "runs"])
+def test_a_folder_that_takes_no_files_is_named_with_its_option(tmp_path, monkeypatch, option):
+    place = Place(tmp_path / "output", tmp_path / "runs", write_images(tmp_path / "data", seed=0), "cpu")
+    monkeypatch.setattr("mocapsnet.paper.sweep.in_turn", lambda *_: pytest.fail("it was trained"))
+    mkdir = Path.mkdir
+
+    def refuse(path: Path, *options: bool, **named: bool) -> None:
+        if path.is_relative_to(tmp_path / option):
+            raise PermissionError(13, "Permission denied")
+        mkdir(path, *options, **named)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(CannotRun, match=rf"written to .*: Permission denied; give another --{option}"):
+        sweep([Task(TINY, 0)], place)
+
+
+@pytest.mark.parametrize("words", [["--only=cifar10"], ["--seeds=0"], ["--seeds=5"]])
+def test_a_report_is_of_all_results(tmp_path, capsys, words):
+    option, value = words[0].split("=")
+    told = refused(capsys, "report", f"--output={tmp_path}", *words)
+    assert f"report is of all results and takes no {option}, got" in told
+    assert value in told
+
+
 def write_bench(results: Path, what: str, batch: int, channels: int, network: str = "mocapsnet") -> None:
     """Two depths; what they take is the batch."""
     folder = results / ("memory" if what.startswith("memory") else "speed")
@@ -287,7 +330,7 @@ def test_a_smoke_runs_bench_is_not_taken_for_a_measurement(tmp_path, monkeypatch
     monkeypatch.setattr(reproduce, "bench", lambda what, *_: called.append(what) or 0)
     monkeypatch.setattr(reproduce, "hardware", lambda _: {"cpu": "here", "device": "cpu"})
     monkeypatch.setattr(reproduce, "DEPTHS", (1, 2))
-    monkeypatch.setattr(reproduce, "BENCHES", {"step": ("mocapsnet",)})
+    monkeypatch.setattr(reproduce, "BENCHES", [reproduce.Measurement("step", ["mocapsnet"])])
     write_bench(tmp_path, "step", batch=4, channels=8)
     reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu", smoke=True), ["mnist"])
     assert not called

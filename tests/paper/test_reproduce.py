@@ -30,6 +30,9 @@ def commands(monkeypatch):
 
 def test_every_network_and_shape_is_measured_at_every_depth(tmp_path, commands):
     failed = reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
+    twice = commands.pop(6)
+    assert twice[0] == "step"
+    assert {"--dataset=cifar10", "--depths=[2]", "--capsules=64"} <= {*twice[1]}
     assert [what for what, _ in commands] == ["step", "inference", "memory"] * 3
     assert ["--of=network" in words for _, words in commands] == [False, False, True] * 3
     assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8]" in commands[0][1]
@@ -46,12 +49,13 @@ def test_what_this_device_has_measured_is_not_measured_again(tmp_path, commands,
     (tmp_path / "speed").mkdir()
     with (tmp_path / "speed" / "step-cifar10.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["network", "blocks", "seconds", "dataset", "device"])
+        writer.writerow(["network", "blocks", "seconds", "dataset", "device", "capsules"])
         for network in ("capsnet", "rescapsnet", "mocapsnet", "released-rescapsnet", "released-mocapsnet"):
-            writer.writerows([network, blocks, 0.1, "cifar10", device] for blocks in range(1, 9))
+            writer.writerows([network, blocks, 0.1, "cifar10", device, 32] for blocks in range(1, 9))
+        writer.writerow(["rescapsnet", 2, 0.1, "cifar10", device, 64])
     reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"))
     again = [what for what, words in commands if words[0] == "--dataset=cifar10"]
-    assert again == (["inference", "memory"] if device == "here" else ["step", "inference", "memory"])
+    assert again == (["inference", "memory"] if device == "here" else ["step", "inference", "memory", "step"])
 
 
 def test_depths_that_a_file_has_already_are_not_lost(tmp_path, commands, monkeypatch):
@@ -63,7 +67,8 @@ def test_depths_that_a_file_has_already_are_not_lost(tmp_path, commands, monkeyp
     head = "variant,blocks,kept_bytes,batch,capsules,routing,dataset,device"
     (tmp_path / "memory" / "memory-network-b128.csv").write_text("\n".join([head, *rows]))
     reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"), ["cifar10"])
-    assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8, 64]" in commands[-1][1]
+    (words,) = [words for what, words in commands if what == "memory"]
+    assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8, 64]" in words
 
 
 def test_only_names_the_data_sets_that_are_measured(tmp_path, commands):
@@ -95,7 +100,8 @@ def test_a_smoke_run_and_whole_runs_do_not_share_a_folder(tmp_path, monkeypatch,
     told = asdict(recipe("stable", "cifar10", "mocapsnet"))
     run = {"recipe": told, "smoke": not smoke, "seed": 0, "hardware": {"device": "cpu", "threads": 1}}
     (tmp_path / "accuracy").mkdir()
-    (tmp_path / "accuracy" / "a-s0-cpu.json").write_text(json.dumps(run | {"test_accuracy": 0.1}))
+    run |= {"test_accuracy": 0.1, "config": {"epochs": 1}, "curve": [{"epoch": 1, "test_accuracy": 0.1}]}
+    (tmp_path / "accuracy" / "a-s0-cpu.json").write_text(json.dumps(run))
     with pytest.raises(
         WrongArgument, match=r"holds .*, such as accuracy/a-s0-cpu.json; give .* another folder"
     ):
