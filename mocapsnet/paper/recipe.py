@@ -1,6 +1,6 @@
 """One trained model, completely described, and how to train it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
@@ -13,7 +13,7 @@ from mocapsnet.data.augment import windowed
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.network import network_class
 from mocapsnet.ops.arguments import one_of
-from mocapsnet.train.ensemble import fit_ensemble
+from mocapsnet.train.ensemble import fit_ensemble, member
 from mocapsnet.train.fit import Run, fit
 from mocapsnet.train.state import check_seed
 
@@ -55,18 +55,24 @@ class Recipe:
 
     def fit(self, dataset: Dataset, seed: int = 0, **where: Any) -> Run:
         """Train in a run folder, going on where a run was stopped; where is device, output and the like."""
-        options = {**self.training, **where}
         if self.members == 1:
             model = self.build(dataset.image_shape, dataset.classes, seed)
-            return fit(model, dataset, seed=seed, **options)
-        output = Path(options.pop("output", None) or Path("runs") / f"{self.name}-s{seed}")
+            return fit(model, dataset, seed=seed, **{**self.training, **where})
+        output = Path(where.pop("output", None) or Path("runs") / f"{self.name}-s{seed}")
 
         def build(number: int) -> Network:
             return self.build(dataset.image_shape, dataset.classes, number)
 
-        # No two ensembles share a member.
-        seeds = range(self.members * seed, self.members * (seed + 1))
-        return fit_ensemble(build, dataset, seeds, output, **options)
+        return fit_ensemble(build, dataset, self.seeds(seed), output, **{**self.training, **where})
+
+    def seeds(self, seed: int) -> Sequence[int]:
+        """Those of the members; no two ensembles share one."""
+        return range(self.members * seed, self.members * (seed + 1))
+
+    def fit_member(self, dataset: Dataset, seed: int, number: int, output: Path, **where: Any) -> Run:
+        """Train one member of an ensemble, which fit will find in its folder."""
+        one = replace(self, members=1)
+        return one.fit(dataset, self.seeds(seed)[number], output=member(output, number), **where)
 
     def smoke(self) -> "Recipe":
         """The same path in seconds: a small network, one epoch of few embedded digits."""

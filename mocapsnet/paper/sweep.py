@@ -93,44 +93,71 @@ def in_turn(
         yield from in_processes(tasks, place, jobs, progress)
         return
     for task in tasks:
+        forget(task, place)
         run(task, place)
         yield task
+
+
+class Part(NamedTuple):
+    """What one process does: a task, or one member of its ensemble."""
+
+    task: Task
+    member: int | None = None
+
+
+def parts(task: Task, place: Place) -> list[Part]:
+    """An ensemble's members, then what is left to be done."""
+    count = trained(task, place).members
+    return [*(Part(task, number) for number in range(count if count > 1 else 0)), Part(task)]
 
 
 def in_processes(
     tasks: Sequence[Task], place: Place, jobs: int, progress: Progress
 ) -> Generator[Task, None, None]:
     """So many at a time; when this is left early, those that run are told to save and to end."""
-    waiting = list(tasks)
-    running: dict[str, tuple[Task, BaseProcess]] = {}
+    waiting = [part for task in tasks for part in parts(task, place)]
+    running: list[tuple[Part, BaseProcess]] = []
+    begun: set[str] = set()
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
-                task = waiting.pop(0)
-                running[task.name] = task, start(task, place)
-            wait([process.sentinel for _, process in running.values()], SECONDS_BETWEEN_LOOKS)
-            progress.look([task for task, _ in running.values()], place)
-            for name, (task, process) in [*running.items()]:
+            while len(running) < jobs and (part := ready(waiting, [part for part, _ in running])):
+                waiting.remove(part)
+                if part.task.name not in begun:
+                    begun.add(part.task.name)
+                    forget(part.task, place)
+                running.append((part, start(*part, place)))
+            wait([process.sentinel for _, process in running], SECONDS_BETWEEN_LOOKS)
+            progress.look([part.task for part, _ in running], place)
+            for part, process in [*running]:
                 if process.exitcode is not None:
-                    del running[name]
-                    if process.exitcode:
-                        write_failure(task, place, f"its process ended with exit code {process.exitcode}")
-                    yield task
+                    running.remove((part, process))
+                    # A member that was killed is trained by what is left to be done.
+                    if part.member is None:
+                        if process.exitcode:
+                            told = f"its process ended with exit code {process.exitcode}"
+                            write_failure(part.task, place, told)
+                        yield part.task
     finally:
-        for _, process in running.values():
+        for _, process in running:
             process.terminate()
-        for _, process in running.values():
+        for _, process in running:
             process.join()
 
 
-def start(task: Task, place: Place) -> BaseProcess:
-    """A task in a process of its own."""
-    process = multiprocessing.get_context("spawn").Process(target=alone, args=(task, place))
+def ready(waiting: Sequence[Part], running: Sequence[Part]) -> Part | None:
+    """The first that can start: an ensemble needs its members."""
+    members = {part.task.name for part in (*waiting, *running) if part.member is not None}
+    return next((p for p in waiting if p.member is not None or p.task.name not in members), None)
+
+
+def start(task: Task, member: int | None, place: Place) -> BaseProcess:
+    """A task, or a member of it, in a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=alone, args=(task, member, place))
     process.start()
     return process
 
 
-def alone(task: Task, place: Place) -> None:
+def alone(task: Task, member: int | None, place: Place) -> None:
     """What such a process does; its words go to the run's log."""
     keep_freed_memory()
     folder = place.runs / task.name
@@ -138,28 +165,37 @@ def alone(task: Task, place: Place) -> None:
     with (folder / "log.txt").open("a") as log, contextlib.redirect_stderr(log):
         try:
             with raised():
-                run(task, place)
+                run(task, place, member)
         except Interrupted as stopped:
             sys.exit(stopped.exit_code)
 
 
-def run(task: Task, place: Place) -> None:
-    """Train one task and write its record, or that of its failure."""
-    # Another sweep may have come first.
-    if ended(task, place):
+def forget(task: Task, place: Place) -> None:
+    """Delete the record of a failure before another try."""
+    for old in place.failed.glob(f"{task.name}-*.json"):
+        old.unlink()
+
+
+def run(task: Task, place: Place, member: int | None = None) -> None:
+    """Train a task and write its record, or that of its failure; or a member, whose failure is the task's."""
+    # Another sweep may have come first, or a member have failed.
+    if ended(task, place) or failure(task, place):
         return
     folder = place.runs / task.name
     folder.mkdir(parents=True, exist_ok=True)
     recipe = trained(task, place)
-    for old in place.failed.glob(f"{task.name}-*.json"):
-        old.unlink()
     try:
         with (folder / "log.txt").open("a") as log, contextlib.redirect_stdout(log):
-            recipe.fit(data.load(recipe.dataset, place.data), task.seed, device=place.device, output=folder)
+            images = data.load(recipe.dataset, place.data)
+            if member is not None:
+                recipe.fit_member(images, task.seed, member, folder, device=place.device)
+                return
+            recipe.fit(images, task.seed, device=place.device, output=folder)
         write_record(task, place)
     except Busy:
         return
     # Whatever it is, the next run may be sound.
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
-        write_failure(task, place, f"{type(error).__name__}: {reason}")
+        whose = "" if member is None else f"member {member}: "
+        write_failure(task, place, f"{type(error).__name__}: {whose}{reason}")

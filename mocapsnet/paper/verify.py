@@ -104,7 +104,7 @@ def repeat(task: Task, data: str, device: str, epochs: int) -> list[dict[str, An
     """The first epochs of a task, trained in a folder that is thrown away."""
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder) / "results", Path(folder) / "runs", data, device)
-        process = start(task, place)
+        process = start(task, None, place)
         try:
             while len(curve := read_curve(place.runs / task.name)) < epochs and process.is_alive():
                 time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -14,6 +14,11 @@ from mocapsnet.train.fit import Run, accuracy, fit, pick_device
 from mocapsnet.train.state import Row
 
 
+def member(folder: Path, number: int) -> Path:
+    """Where a member of an ensemble lies."""
+    return folder / f"member-{number}"
+
+
 def fit_ensemble(
     build: Callable[[int], Network],
     dataset: Dataset,
@@ -29,7 +34,7 @@ def fit_ensemble(
     folder = Path(output)
     seeds = list(seeds)
     runs = [
-        fit(build(seed), dataset, seed=seed, output=folder / f"member-{number}", **options)
+        fit(build(seed), dataset, seed=seed, output=member(folder, number), **options)
         for number, seed in enumerate(seeds)
     ]
     device = pick_device(options.get("device", "auto"))

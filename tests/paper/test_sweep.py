@@ -13,7 +13,7 @@ from mocapsnet.paper.grid import Task, chosen, ordered
 from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.progress import Progress
 from mocapsnet.paper.recipes import Recipe, changed, recipe
-from mocapsnet.paper.records import Place, failure
+from mocapsnet.paper.records import Place, failure, write_failure
 from mocapsnet.paper.sweep import in_processes, sweep
 from mocapsnet.paper.verify import verify
 from mocapsnet.train.state import State
@@ -67,7 +67,13 @@ def test_one_failing_run_is_recorded_and_the_next_one_runs(swept):
 
 def test_finished_runs_are_not_repeated_and_failed_ones_are_tried_again(swept, monkeypatch):
     ran = []
-    monkeypatch.setattr(sweeping, "run", lambda task, place: ran.append(task.name))
+
+    def fail_again(task: Task, place: Place) -> None:
+        assert not failure(task, place)
+        ran.append(task.name)
+        write_failure(task, place, "WrongArgument: again")
+
+    monkeypatch.setattr(sweeping, "run", fail_again)
     summary = sweep([Task(small("sound"), 0), Task(small("broken"), 0)], swept)
     assert ran == ["broken-s0"]
     assert [task.name for task in summary.before] == ["sound-s0"]
@@ -159,6 +165,48 @@ def test_processes_share_the_work_and_save_when_the_sweep_ends(tmp_path, monkeyp
     assert place.record(place.accuracy, quick)
     assert not place.record(place.accuracy, endless)
     assert not place.record(place.failed, endless)
+
+
+def test_members_of_an_ensemble_share_the_work_and_are_joined(tmp_path):
+    place, task = place_in(tmp_path), Task(replace(small("trio"), members=3), 1)
+    (summed,) = sweep([task], place, jobs=2).finished
+    assert summed == task
+    run = json.loads(place.record(place.accuracy, task).read_text())
+    assert run["config"]["seeds"] == [3, 4, 5]
+    alone = place_in(tmp_path / "alone")
+    assert sweep([task], alone).finished
+    assert run["curve"][0]["train_loss"] == curve_of(task, alone)[0]["train_loss"]
+    assert run["test_accuracy"] == json.loads(alone.record(alone.accuracy, task).read_text())["test_accuracy"]
+
+
+def curve_of(task: Task, place: Place) -> list[dict[str, float]]:
+    return json.loads(place.record(place.accuracy, task).read_text())["curve"]
+
+
+def test_a_member_that_fails_fails_its_ensemble_once(tmp_path):
+    place, task = place_in(tmp_path), Task(replace(small("broken", kernel_size=99), members=2), 0)
+    for part in sweeping.parts(task, place):
+        sweeping.run(part.task, place, part.member)
+    assert failure(task, place).startswith("WrongArgument: member 0: ")
+    assert not (place.runs / task.name / "member-1").exists()
+
+
+def test_an_ensemble_waits_for_its_members_and_others_do_not():
+    place = Place(Path("results"), Path("runs"))
+    pair, single = Task(replace(small("pair"), members=2), 0), Task(small("single"), 0)
+    waiting = [part for task in (pair, single) for part in sweeping.parts(task, place)]
+    assert [(part.task.recipe.name, part.member) for part in waiting] == [
+        ("pair", 0),
+        ("pair", 1),
+        ("pair", None),
+        ("single", None),
+    ]
+    first, second, joined, other = waiting
+    assert sweeping.ready(waiting, []) == first
+    assert sweeping.ready([second, joined, other], [first]) == second
+    assert sweeping.ready([joined, other], [first, second]) == other
+    assert sweeping.ready([joined], [second]) is None
+    assert sweeping.ready([joined], []) == joined
 
 
 def test_the_time_left_counts_only_epochs_of_this_sweep(tmp_path, monkeypatch):
