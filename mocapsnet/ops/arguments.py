@@ -50,5 +50,8 @@ def routable(u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, gradien
         raise WrongArgument(f"every axis of W [J, I, E, D] must be >= 1, got shape {tuple(W.shape)}")
     if bias is not None and bias.shape != (J, E):
         raise WrongArgument(f"bias must be [J={J}, E={E}] or None, got shape {tuple(bias.shape)}")
+    for name, tensor in (("u", u), ("W", W), ("bias", bias)):
+        if tensor is not None and not tensor.is_floating_point():
+            raise WrongArgument(f"{name} must be of floating point, got {tensor.dtype}")
     at_least("iterations", iterations, 1)
     one_of("gradient", gradient, ("last", "all"))

@@ -2,8 +2,8 @@
 
 import math
 import os
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, wraps
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +58,41 @@ def refuse(why: str) -> None:
 def once(*_: Any) -> None:
     """Refuse a gradient of a fused routing's gradients, which torch would refuse in its own words."""
     raise CannotRun("the gradients of a fused routing have no gradients; use backend='reference'")
+
+
+def once_rounded(*_: Any) -> None:
+    """The same of a convolution's, whose programs compute in bfloat16 alone."""
+    raise CannotRun("the gradients of a fused convolution have no gradients; compute in float32")
+
+
+class Once(torch.autograd.Function):
+    """Gradients as they are, which have none."""
+
+    @staticmethod
+    def forward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Hand them on."""
+        return gradients
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> None:
+        """Refuse."""
+        once()
+
+
+def differentiable_once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """A backward pass of a fused routing whose gradients are refused one of their own, in words."""
+
+    @wraps(backward)
+    def wrapped(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        with torch.no_grad():
+            found = backward(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return found
+        leaves = (g if g is None else g.detach().requires_grad_() for g in found)
+        given: tuple[Any, ...] = Once.apply(*leaves)  # type: ignore[no-untyped-call]
+        return given
+
+    return wrapped
 
 
 def programs(op: str) -> ModuleType | str:

@@ -10,6 +10,8 @@ IMAGE_VOTES = 16384
 # Bytes of votes that are formed at once: what a core's cache holds, and on an accelerator what is no burden.
 CPU_BYTES = 2 * 2**20
 ACCELERATOR_BYTES = 2**30
+# Input capsules of a CPU's dense matmul.
+DENSE = 64
 
 
 def matrices(W: Tensor) -> Tensor:
@@ -33,6 +35,14 @@ def one_image(I: int, J: int, E: int) -> bool:  # noqa: E741
 def laid_out(W: Tensor) -> Tensor:
     """The same W [J,I,E,D] in the order of memory I D E J: matrices(W) is then a view."""
     return matrices(W).permute(3, 0, 2, 1)
+
+
+def plain_sum(u: Tensor, X: Tensor) -> Tensor:
+    """Σ_i û_{j|i} [B,E·J]: dense matmuls over d and some i, as over all i those of some CPUs round badly."""
+    size = DENSE if u.is_cpu else max(1, len(X))
+    parts = zip(u.split(size, 1), X.split(size), strict=True)
+    first, *rest = (u_i.flatten(1) @ X_i.flatten(0, 1) for u_i, X_i in parts)
+    return torch.stack([first, *rest]).sum(0) if rest else first
 
 
 def tile(u: Tensor, X: Tensor, dtype: torch.dtype) -> int:

@@ -1,5 +1,7 @@
 """The three routings as the public calls them: arguments checked, backend chosen, v returned."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,7 +41,7 @@ def rba(
         v: Tensor = fused.rba(u, W, bias, iterations, leaky)
         return v
     module = rba_batched if backend == "auto" else rba_reference
-    return module.rba(*alike(u, W), bias, iterations, leaky, gradient)[0]
+    return module.rba(*alike(u, W, bias), iterations, leaky, gradient)[0]
 
 
 def sda(
@@ -67,7 +69,7 @@ def sda(
         v: Tensor = fused.sda(u, W, bias, iterations, gradient)
         return v
     module = sda_batched if backend == "auto" and not from_memory(u) else sda_reference
-    return module.sda(*alike(u, W), bias, iterations, scope, gradient)[0]
+    return module.sda(*alike(u, W, bias), iterations, scope, gradient)[0]
 
 
 def em(
@@ -97,10 +99,11 @@ def em(
         v: Tensor = fused.em(u, W, bias, iterations, beta_a, beta_u, gradient)
         return v
     module = em_batched if backend == "auto" and not from_memory(u) else em_reference
-    return module.em(*alike(u, W), bias, iterations, beta_a, beta_u, gradient)[0]
+    u, W, bias, beta_a, beta_u = alike(u, W, bias, beta_a, beta_u)
+    return module.em(u, W, bias, iterations, beta_a, beta_u, gradient)[0]
 
 
-def alike(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the dtype that holds both."""
+def alike(u: Tensor, W: Tensor, *others: Tensor | None) -> list[Any]:
+    """All in the dtype that holds u and W."""
     dtype = torch.promote_types(u.dtype, W.dtype)
-    return u.to(dtype), W.to(dtype)
+    return [x if x is None else x.to(dtype) for x in (u, W, *others)]

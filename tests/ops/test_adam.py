@@ -182,14 +182,65 @@ def test_a_gradient_in_another_order_is_brought_into_that_of_its_weight():
 def test_a_weight_with_holes_is_refused():
     weight = nn.Parameter(torch.zeros(4, 6, device=DEVICE)[:, ::2])
     weight.grad = torch.ones_like(weight)
+    with pytest.raises(WrongArgument, match="weights must be float32 without holes"):
+        fused.Adam([weight], 1e-2)
+    weight.grad = torch.full((4, 6), torch.nan, device=DEVICE)[:, ::2]
+    number, first_bad, stopped = (torch.zeros((), device=DEVICE) for _ in range(3))
     with pytest.raises(WrongArgument, match=r"no holes, got the strides \(6, 2\)"):
-        fused.Adam([weight], 1e-2).step()
+        fused.note([weight], torch.zeros((), device=DEVICE), number, first_bad, stopped)
 
 
-def test_what_it_cannot_do_is_refused():
-    for option in ("amsgrad", "maximize"):
-        with pytest.raises(WrongArgument, match="must be False"):
-            fused.Adam(made(), 1e-2, **{option: True})
+@pytest.mark.parametrize("option", ["amsgrad", "maximize"])
+def test_what_it_cannot_do_is_refused_in_every_group_and_after_loading(option):
+    weights = made()
+    with pytest.raises(WrongArgument, match=f"{option} must be False"):
+        fused.Adam(weights, 1e-2, **{option: True})
+    with pytest.raises(WrongArgument, match=f"{option} must be False"):
+        fused.Adam([{"params": weights, option: True}], 1e-2)
+    loaded = fused.Adam(weights, 1e-2)
+    loaded.load_state_dict(torch.optim.Adam(weights, 1e-2, **{option: True}).state_dict())
+    weights[0].grad = torch.ones_like(weights[0])
+    with pytest.raises(WrongArgument, match=f"{option} must be False"):
+        loaded.step()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64"])
+def test_weights_of_other_dtypes_are_refused(dtype):
+    weight = nn.Parameter(torch.ones(3, dtype=getattr(torch, dtype), device=DEVICE))
+    with pytest.raises(WrongArgument, match="weights must be float32"):
+        fused.Adam([weight], 1e-2)
+
+
+def test_a_sparse_gradient_is_refused():
+    table = nn.Embedding(4, 3, sparse=True, device=DEVICE)
+    table(torch.tensor([1], device=DEVICE)).sum().backward()
+    with pytest.raises(WrongArgument, match="gradients must be dense"):
+        fused.Adam(table.parameters(), 1e-2).step()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs the programs")
+def test_a_cpu_without_the_interpreter_does_without_the_programs(monkeypatch):
+    weights = made()
+    assert backend.adam(weights) is fused
+    monkeypatch.setattr(fused, "INTERPRETED", False)
+    assert backend.adam(weights) is None
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        (torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last), True),
+        (torch.zeros(4, 6).T, True),
+        (torch.zeros(0, 3), True),
+        (torch.zeros(()), True),
+        (torch.zeros(4, 1, 6).expand(4, 2, 6), False),
+        (torch.zeros(4, 6)[:, ::2], False),
+        (torch.zeros(4, 6)[:, :3], False),
+    ],
+    ids=lambda value: str(getattr(value, "shape", value)),
+)
+def test_dense_is_what_fills_its_memory(weight, expected):
+    assert fused.dense(weight) is expected
 
 
 def test_a_backward_pass_that_needs_the_old_weights_says_so():

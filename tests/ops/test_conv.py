@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mocapsnet.errors import CannotRun
 from mocapsnet.ops.conv import fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -102,3 +103,12 @@ def test_torch_knows_the_op(dtype):
     torch.library.opcheck(fused.conv_forward, inputs)
     y, copy = (out.detach() for out in fused.conv_forward(*inputs))
     torch.library.opcheck(fused.conv_weights, (torch.randn_like(y), x.detach(), copy, 2, torch.float32))
+
+
+@pytest.mark.parametrize("of", ["x", "w"])
+def test_a_second_derivative_is_refused_in_words(of):
+    leaves = {"x": torch.randn(2, 16, 6, 6, device=DEVICE), "w": torch.randn(16, 16, 3, 3, device=DEVICE)}
+    y = fused.conv(*(leaf.requires_grad_() for leaf in leaves.values()), None, 2).square().sum()
+    (first,) = torch.autograd.grad(y, leaves[of], create_graph=True)
+    with pytest.raises(CannotRun, match="a fused convolution have no gradients; compute in float32"):
+        first.sum().backward()

@@ -97,6 +97,28 @@ def test_the_error_is_at_most_twice_the_references(regime):
     assert (torch.stack(ratios).median(0).values <= 2).all()
 
 
+# Where an image takes tiles by itself; the first two have the sizes of networks for MNIST and CIFAR-10.
+@pytest.mark.parametrize(
+    ("shape", "iterations"),
+    [
+        ((2, 10, 1152, 8, 16), 1),
+        ((1, 32, 2048, 8, 8), 1),
+        ((1, 10, 600, 8, 16), 3),
+    ],
+    ids=str,
+)
+def test_the_error_over_many_capsules_is_at_most_twice_the_references(shape, iterations):
+    ratios = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inputs = leaves(shape, scale=0.1)
+        truth = exactly(inputs, iterations=iterations)
+        ours = errors(everything(fused.rba, inputs, iterations=iterations), truth)
+        theirs = errors(everything(lambda *args: reference(*args, iterations=iterations)[0], inputs), truth)
+        ratios.append(ours / theirs)
+    assert (torch.stack(ratios).median(0).values <= 2).all()
+
+
 # At the second scale the epsilon takes about a tenth away.
 @pytest.mark.parametrize("scale", [0.5, 1e-7])
 def test_a_squash_with_an_epsilon_is_the_released_one(scale, regime, poisoned):
@@ -372,5 +394,27 @@ def test_a_second_derivative_is_refused_and_not_wrong(regime):
 def test_a_second_derivative_of_a_fused_sequence_is_refused():
     x = torch.randn(2, 5, 4, device=DEVICE, requires_grad=True)
     (first,) = torch.autograd.grad(momentum("fused", 2, 0.9)(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(CannotRun, match="no gradients; use backend='reference'"):
         first.sum().backward()
+
+
+def test_what_a_fused_sequence_gives_may_be_written_to():
+    sequence, x = momentum("fused", 3, 0.9), torch.randn(2, 5, 4, device=DEVICE, requires_grad=True)
+    (plain,) = torch.autograd.grad(2 * sequence(x).sum(), x)
+    y = sequence(x)
+    y.mul_(2)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], plain)
+
+
+def test_a_fused_sequence_keeps_twelve_bytes_of_each_number_and_one_number_of_each_image():
+    sequence, x = momentum("fused", 3, 0.9), torch.randn(2, 5, 4, device=DEVICE, requires_grad=True)
+    own = {weight.data_ptr() for weight in sequence.parameters()}
+    kept = []
+
+    def keep(tensor):
+        kept.append(0 if tensor.data_ptr() in own else tensor.numel() * tensor.element_size())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        sequence(x)
+    assert sum(kept) == 12 * x.numel() + 4 * len(x)

@@ -286,3 +286,10 @@ def test_a_momentum_trunk_takes_it_and_reverses_to_the_bit():
     reverse, store, reference = found.values()
     assert all(map(torch.equal, reverse, store))
     assert (errors(store, reference) < 3e-5).all()
+
+
+def test_a_capsule_whose_bias_is_not_a_number_is_none(regime):
+    inputs = leaves((2, 3, 5, 4, 4))
+    with torch.no_grad():
+        inputs["bias"][1, 2] = torch.nan
+    assert fused.em(**inputs)[:, 1].isnan().all()

@@ -75,6 +75,20 @@ def test_the_output_has_the_shape_and_dtype_of_the_inputs(route, dtype):
     assert v.isfinite().all()
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference", "fused"])
+def test_a_bias_of_another_dtype_does_not_change_the_capsules_dtype(op, backend):
+    found = op(u, W, bias.double(), backend=backend)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, op(u, W, bias, backend=backend))
+
+
+@pytest.mark.parametrize("name", ["u", "W", "bias"])
+def test_whole_numbers_are_refused(name):
+    tensors = {"u": u, "W": W, "bias": bias}
+    with pytest.raises(ValueError, match=rf"{name} must be of floating point, got torch\.int64"):
+        ops.rba(**{**tensors, name: tensors[name].long()})
+
+
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 @pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float64"), ("float16", "bfloat16")])
 def test_two_dtypes_become_the_one_that_holds_both(op, dtypes, backend):

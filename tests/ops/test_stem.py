@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mocapsnet.errors import CannotRun
 from mocapsnet.ops import backend
 from mocapsnet.ops.conv import fused as conv
 from mocapsnet.ops.stem import fused
@@ -108,3 +109,11 @@ def test_what_is_not_a_number_stays_so():
     assert torch.equal(ours.isnan(), theirs.isnan())
     (dw,) = torch.autograd.grad(ours, w, torch.ones_like(ours))
     assert dw.isnan().all()
+
+
+def test_a_second_derivative_is_refused_in_words():
+    images, w = torch.randn(2, 1, 6, 6, device=DEVICE), torch.randn(16, 1, 3, 3, device=DEVICE)
+    x = fused.stem(images, w.requires_grad_(), torch.randn(16, device=DEVICE), torch.float32).square().sum()
+    (first,) = torch.autograd.grad(x, w, create_graph=True)
+    with pytest.raises(CannotRun, match="a fused convolution have no gradients; compute in float32"):
+        first.sum().backward()

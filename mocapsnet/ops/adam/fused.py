@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from operator import mul
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.adam import kernels
+from mocapsnet.ops.backend import INTERPRETED
 
 # Tensors that a program chooses from.
 AT_ONCE = 64
@@ -21,9 +23,20 @@ CHUNK = 4096
 
 
 def suits(weights: Iterable[Tensor]) -> bool:
-    """Whether the programs take these weights: float32, on one device."""
+    """Whether the programs take these weights: float32 without holes, on one device that runs them."""
+    weights = list(weights)
     kinds = {(weight.dtype, weight.device) for weight in weights}
-    return len(kinds) == 1 and kinds.pop()[0] == torch.float32
+    here = all(weight.is_cuda or (weight.is_cpu and INTERPRETED) for weight in weights)
+    return here and len(kinds) == 1 and kinds.pop()[0] == torch.float32 and all(map(dense, weights))
+
+
+def dense(weight: Tensor) -> bool:
+    """Whether a weight fills its memory, in whatever order."""
+    order = sorted(
+        (stride, size) for size, stride in zip(weight.shape, weight.stride(), strict=True) if size > 1
+    )
+    whole = accumulate((size for _, size in order), mul, initial=1)
+    return all(stride == filled for (stride, _), filled in zip(order, whole, strict=False))
 
 
 @torch.no_grad()
@@ -50,8 +63,8 @@ class Adam(torch.optim.Adam):
 
     def __init__(self, parameters: Any, lr: float | Tensor = 1e-3, **options: Any) -> None:
         super().__init__(parameters, lr, **{**options, "fused": True, "capturable": True})
-        if self.defaults["amsgrad"] or self.defaults["maximize"]:
-            raise WrongArgument("amsgrad and maximize must be False; torch.optim.Adam has them")
+        for group in self.param_groups:
+            check(group)
         # It looks at no scale of gradients.
         self._step_supports_amp_scaling = False
 
@@ -61,6 +74,8 @@ class Adam(torch.optim.Adam):
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             if weights := [weight for weight in group["params"] if weight.grad is not None]:
+                # What was loaded or added may ask for more.
+                check(group)
                 device = weights[0].device
                 # A captured step reads it from the device, wherever it was saved.
                 group["lr"] = torch.as_tensor(group["lr"], device=device)
@@ -80,6 +95,17 @@ class Adam(torch.optim.Adam):
         for name in ("exp_avg", "exp_avg_sq"):
             state[name] = in_order(weight, state[name])
         return state
+
+
+def check(group: dict[str, Any]) -> None:
+    """Refuse options and weights that the programs do not know."""
+    for name in ("amsgrad", "maximize"):
+        if group[name]:
+            raise WrongArgument(f"{name} must be False; torch.optim.Adam has it")
+    if not suits(group["params"]):
+        raise WrongArgument(
+            "weights must be float32 without holes, on one GPU or interpreted; torch.optim.Adam takes others"
+        )
 
 
 def update(
@@ -115,12 +141,13 @@ def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
 
 def in_order(weight: Tensor, other: Tensor) -> Tensor:
     """A tensor of the weight's shape in the weight's order of memory, itself or a copy."""
+    if other.is_sparse:
+        raise WrongArgument("gradients must be dense; torch.optim.SparseAdam takes others")
+    if not dense(weight):
+        raise WrongArgument(f"a weight must have no holes, got the strides {weight.stride()}")
     if alike(weight, other):
         return other
-    other = torch.empty_like(weight).copy_(other)
-    if not alike(weight, other):
-        raise WrongArgument(f"a weight must have no holes, got the strides {weight.stride()}")
-    return other
+    return torch.empty_like(weight).copy_(other)
 
 
 def alike(one: Tensor, other: Tensor) -> bool:

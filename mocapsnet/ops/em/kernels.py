@@ -58,7 +58,8 @@ def summit(z, spread, e, E):
 def direction(mean):
     """Unit vectors of means [J,E] and their lengths; one shorter than 1e-8 has none and stays as it is."""
     n = tl.sqrt_rn(tl.sum(mean * mean, 1) + 1e-20)[:, None]
-    return tl.where(n > 1e-8, mean / n, mean), n
+    # What is not a number stays none.
+    return tl.where(n <= 1e-8, mean, mean / n), n
 
 
 @triton.jit
@@ -67,7 +68,7 @@ def pull_direction(dv, mean, z):
     unit, n = direction(mean)
     pulled = dv * sigmoid(z)[:, None]
     along = tl.sum(pulled * unit, 1)
-    return tl.where(n > 1e-8, (pulled - unit * along[:, None]) / n, pulled), along
+    return tl.where(n <= 1e-8, pulled, (pulled - unit * along[:, None]) / n), along
 
 
 @triton.jit

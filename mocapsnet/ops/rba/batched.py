@@ -10,9 +10,6 @@ from torch.autograd import forward_ad
 from mocapsnet.ops import order
 from mocapsnet.ops.rba import reference
 
-# Input capsules of a CPU's dense matmul.
-DENSE = 64
-
 
 def rba(
     u: Tensor,
@@ -56,7 +53,7 @@ def route(
     X = order.matrices(W).flatten(2)
     # The first coupling is uniform.
     share = 1 / (J + leaky)
-    s = share * plain_sum(u.to(state), X.to(state)).view(B, E, J)
+    s = share * order.plain_sum(u.to(state), X.to(state)).view(B, E, J)
     if iterations == 1:
         return s, s.new_full((I, B, J), share)
     size = order.tile(u, X, dtype)
@@ -72,13 +69,6 @@ def route(
             sums.append((u_hat * shares[-1].unsqueeze(2)).sum(0))
         s = sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
     return s, shares[0] if len(shares) == 1 else torch.cat(shares)
-
-
-def plain_sum(u: Tensor, X: Tensor) -> Tensor:
-    """Σ_i û_{j|i} [B,E·J]: dense matmuls over d and some i, as over all i those of some CPUs round badly."""
-    size = DENSE if u.is_cpu else max(1, len(X))
-    parts = zip(u.split(size, 1), X.split(size), strict=True)
-    return torch.stack([u_i.flatten(1) @ X_i.flatten(0, 1) for u_i, X_i in parts]).sum(0)
 
 
 def couple(b: Tensor, leaky: bool) -> Tensor:

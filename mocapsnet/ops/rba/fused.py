@@ -78,7 +78,7 @@ def route(
     parts = u.new_empty((count, B, E, J), dtype=torch.float32)
     # The first coupling is uniform, so that the first sum is one dense product over i and d.
     with order.as_written(u.device.type):
-        first = u.view(B, I * D).float() @ W.reshape(I * D, E * J).float()
+        first = order.plain_sum(u.float(), W.flatten(2).float())
     W = arrange(W, sizes, c.dtype) if arranged else W.float()
     for n in range(iterations):
         last = n == iterations - 1

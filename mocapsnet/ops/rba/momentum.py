@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from mocapsnet.ops.backend import differentiable_once
 from mocapsnet.ops.momentum import ExactArithmetic, Stage, State, from_bytes, shifted
 from mocapsnet.ops.order import matrices, power
 from mocapsnet.ops.rba import momentum_kernels
@@ -57,23 +57,25 @@ class Momentum(torch.autograd.Function):
             # The tensors of the way back are not touched: any will do.
             state = grid, word, peak, peak
             walk(some, ctx.options, weights, state, state, (peak, inputs, peak, peak), back=0)
-        left = x.new_empty(x.shape), x.new_empty(x.shape)
-        momentum_kernels.leave[(B,)](grid, word, peak, *left, **one, unit=arithmetic.stages[-1].unit)
-        ctx.save_for_backward(grid, word, left[0], *spilled.values(), *weights)
+        left, lost = (x.new_empty(x.shape), x.new_empty(x.shape)), x.new_empty(B)
+        momentum_kernels.leave[(B,)](grid, word, peak, *left, lost, **one, unit=arithmetic.stages[-1].unit)
+        ctx.save_for_backward(grid, word, lost, *spilled.values(), *weights)
         ctx.spilling = tuple(spilled)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(peak)
         return *left, peak
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, gx: Tensor | None, gv: Tensor | None, _: None) -> tuple[Any, ...]:
         """Gradients of x, of the velocity and of all weights."""
-        grid, word, left, *kept = ctx.saved_tensors
+        grid, word, lost, *kept = ctx.saved_tensors
         count = len(ctx.spilling)
         spilled, weights = dict(zip(ctx.spilling, kept[:count], strict=True)), kept[count:]
         B, J, E = grid.shape
-        gradient = [left * 0 if g is None else torch.add(g, left, alpha=0).contiguous() for g in (gx, gv)]
+        lost = lost.view(B, 1, 1)
+        gradient = [lost.expand(grid.shape) if g is None else g + lost for g in (gx, gv)]
+        gradient = [g.contiguous() for g in gradient]
         stages, W = ctx.options[0].stages, weights[0]
         parts = groups(stages)
         # x, c and ds of the layers at hand, for the gradient of their weights.

@@ -60,14 +60,15 @@ def enter(x, velocity, grid, word, peak, size, N: tl.constexpr, MOVING: tl.const
 
 
 @triton.jit
-def leave(grid, word, peak, x, velocity, size, unit, N: tl.constexpr):
-    """One image's x and velocity after the last layer; NaN where it left the range on its way."""
+def leave(grid, word, peak, x, velocity, lost, size, unit, N: tl.constexpr):
+    """One image's x and velocity after the last layer; NaN if it left the range on its way, and lost is."""
     at = tl.program_id(0).to(tl.int64) * size + tl.arange(0, N)
     real = tl.arange(0, N) < size
     held = tl.max(tl.load(peak + at, real, 0.0), 0) < LIMIT
     tl.store(x + at, tl.where(held, floats(tl.load(grid + at, real, 0)), float("nan")), real)
     speed = tl.load(word + at, real, 0).to(tl.float32) * unit * GRID
     tl.store(velocity + at, tl.where(held, speed, float("nan")), real)
+    tl.store(lost + tl.program_id(0), tl.where(held, 0.0, float("nan")))
 
 
 @triton.jit
