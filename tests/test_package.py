@@ -15,7 +15,7 @@ import mocapsnet
 PACKAGE = Path(mocapsnet.__file__).parent
 REPOSITORY = PACKAGE.parent
 FLOORS = {
-    "errors": -1,
+    "errors": -2,
     "writing": -1,
     "parser": 5,
     "ops": 0,
