@@ -59,13 +59,14 @@ def chosen(tables: Mapping[str, Sequence[Recipe]], what: str, only: str) -> list
 
 
 def fits(recipe: Recipe, word: str) -> bool:
-    """Whether a recipe has a word in its fields or its name, or one of several in the field that is named."""
+    """Whether a recipe has one of several words in its fields or its name, or in the field that is named."""
     key, equals, wanted = word.lower().partition("=")
     if not equals:
         parts = recipe.name.split("-")
-        return key in (recipe.name, *parts, *(str(getattr(recipe, name)) for name in FIELDS))
-    there = {name: getattr(recipe, name) for name in FIELDS} if key in FIELDS else settings(recipe)
-    return key in there and any(same(there[key], value) for value in wanted.split(","))
+        there = {recipe.name, *parts, *(str(getattr(recipe, name)) for name in FIELDS)}
+        return not there.isdisjoint(key.split(","))
+    told = {name: getattr(recipe, name) for name in FIELDS} if key in FIELDS else settings(recipe)
+    return key in told and any(same(told[key], value) for value in wanted.split(","))
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:

@@ -299,6 +299,7 @@ def test_seeds_are_outermost_and_the_ends_come_first():
         ("mocapsnet stable dataset=cifar100 blocks=8", {("cifar100", 8)}),
         ("stable mocapsnet blocks=2 batch=128", {("cifar10", 2), ("cifar100", 2)}),
         ("cifar10-mocapsnet-rba-adam-b3-stable", {("cifar10", 3)}),
+        ("cifar10,cifar100 mocapsnet stable blocks=8", {("cifar10", 8), ("cifar100", 8)}),
         ("mocapsnet blocks=6 weight_std=0.1", {("cifar10", 6), ("cifar100", 6)}),
         ("released mocapsnet blocks=6 lr=1e-4", {("cifar100", 6)}),
     ],
