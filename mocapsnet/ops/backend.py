@@ -61,7 +61,7 @@ def once(*_: Any) -> None:
 
 
 def once_rounded(*_: Any) -> None:
-    """The same of a convolution's, whose programs compute in bfloat16 alone."""
+    """The same of a convolution's, whose programs networks take in bfloat16 alone."""
     raise CannotRun("the gradients of a fused convolution have no gradients; compute in float32")
 
 

@@ -10,7 +10,7 @@ from mocapsnet.ops.arguments import one_of, routable
 from mocapsnet.ops.backend import fused_op, runnable
 from mocapsnet.ops.em import batched as em_batched
 from mocapsnet.ops.em import reference as em_reference
-from mocapsnet.ops.order import from_memory
+from mocapsnet.ops.order import from_memory, state_dtype
 from mocapsnet.ops.rba import batched as rba_batched
 from mocapsnet.ops.rba import reference as rba_reference
 from mocapsnet.ops.sda import batched as sda_batched
@@ -41,7 +41,7 @@ def rba(
         v: Tensor = fused.rba(u, W, bias, iterations, leaky)
         return v
     module = rba_batched if backend == "auto" else rba_reference
-    return module.rba(*alike(u, W, bias), iterations, leaky, gradient)[0]
+    return module.rba(*alike(module is rba_batched, u, W, bias), iterations, leaky, gradient)[0]
 
 
 def sda(
@@ -69,7 +69,7 @@ def sda(
         v: Tensor = fused.sda(u, W, bias, iterations, gradient)
         return v
     module = sda_batched if backend == "auto" and not from_memory(u) else sda_reference
-    return module.sda(*alike(u, W, bias), iterations, scope, gradient)[0]
+    return module.sda(*alike(module is sda_batched, u, W, bias), iterations, scope, gradient)[0]
 
 
 def em(
@@ -99,11 +99,12 @@ def em(
         v: Tensor = fused.em(u, W, bias, iterations, beta_a, beta_u, gradient)
         return v
     module = em_batched if backend == "auto" and not from_memory(u) else em_reference
-    u, W, bias, beta_a, beta_u = alike(u, W, bias, beta_a, beta_u)
+    u, W, bias, beta_a, beta_u = alike(module is em_batched, u, W, bias, beta_a, beta_u)
     return module.em(u, W, bias, iterations, beta_a, beta_u, gradient)[0]
 
 
-def alike(u: Tensor, W: Tensor, *others: Tensor | None) -> list[Any]:
-    """All in the dtype that holds u and W."""
+def alike(batched: bool, u: Tensor, W: Tensor, *others: Tensor | None) -> list[Any]:
+    """u and W in the dtype that holds both; the others in it too, or where batched in that of the state."""
     dtype = torch.promote_types(u.dtype, W.dtype)
-    return [x if x is None else x.to(dtype) for x in (u, W, *others)]
+    wide = state_dtype(u, W) if batched else dtype
+    return [u.to(dtype), W.to(dtype), *(x if x is None else x.to(wide) for x in others)]

@@ -48,15 +48,16 @@ RULES = (
     "`written` decides where it has three seeds, else `stable`. `stable` starts from other weights than the "
     "paper, so only `written` decides on numbers that the paper prints for its own networks. Where the "
     "recipe that decides says no and `released`, with three seeds, says yes, the claim holds only as "
-    "released. Fewer than three seeds are indicative, and so is `released` alone. Of a seed that two devices "
-    "ran, one run counts. Accuracies are those of the last epoch.",
+    "released. Fewer than three seeds are indicative, and so are runs of `released` alone. Of a seed that "
+    "two devices ran, one run counts. Accuracies are those of the last epoch.",
     "Sizes in MB, times, and how steeply times grow are those of the paper's code on its machine: only "
-    "`released`, measured, decides on them; a slope holds when the 95 % interval of the fitted line contains "
-    "it, a difference of sizes within 5 %. What is measured of `released` is our program of that network, "
-    "which computes the same and does not copy its matrices for every image. A size that the paper read from "
-    "nvidia-smi includes the allocator's reserve: peaks allocated stand beside it as an indication and judge "
-    "nothing. Ratios of sizes and of their slopes are judged by our networks, within the limits that stand "
-    "beside them; a ratio of times at one depth is indicative.",
+    "`released`, measured, decides on them; a slope holds when the 95 % interval of the fitted line "
+    "contains it, a difference of sizes within 5 %. What is measured of `released` is our program of that "
+    "network, which computes the same and does not copy its matrices for every image. A size that the paper"
+    " read from nvidia-smi includes the allocator's reserve: peaks allocated stand beside it as an "
+    "indication and judge no single size; differences and slopes are taken between them. Ratios of sizes "
+    "and of their slopes are judged by our networks, within the limits that stand beside them; a ratio or a"
+    " difference of times at one depth is indicative.",
     "Any block adds to the peak of a step at least its 131,584 weights, their gradients and Adam's two "
     "moments, 2.0 MiB, however its activations are kept. What reversal saves are bytes that wait for the "
     "backward pass, which count in the peak only where it lies in the trunk.",

@@ -139,7 +139,8 @@ class Spread(Printed):
         found, files = accuracies(runs), files_of(runs)
         n = len(found)
         if n < 2:
-            return Finding(None, 0, "not run", files)
+            gone = 0 if n else len(trials(runs))
+            return Finding(None, gone, "diverged" if gone else "not run", files)
         if n < ENOUGH:
             return Finding(None, n, f"{stdev(found):.2f} (n {n})", files)
         low, high = std_interval(found)
@@ -167,6 +168,8 @@ class Better(Rule):
             told = next((words for runs, found, words in lacking if runs and not found), "not run")
             return Finding(None, 0, told, files_of(*groups))
         n, p = min(len(a), len(b)), welch(a, b)
+        if not any(map(accuracies, groups)):
+            return Finding(None, n, "both diverged", files_of(*groups))
         holds = fmean(a) > fmean(b) and (p < LEVEL or n < ENOUGH)
         told = f"{first} against {second} (n {n}" + (f", p {p:.2g})" if n > 1 else ")")
         return Finding(holds, n, told, files_of(*groups))
@@ -174,7 +177,7 @@ class Better(Rule):
 
 @dataclass(frozen=True)
 class NoBetter(Better):
-    """The first is not more accurate than the second; that seeds show no difference does not say so."""
+    """The first is not more accurate than the second: it is worse, at p < 0.05; noise is no answer."""
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare two means, both ways."""
@@ -304,9 +307,10 @@ class MostOf(AllOf):
 
 def reached(which: Trained, runs: Sequence[Outcome]) -> tuple[list[float], str]:
     """Accuracies, and the same in words: chance where all runs diverged, as their network learnt nothing."""
-    if found := accuracies(runs):
-        return found, summary(found)
-    if gone := trials(runs):
+    found, gone = accuracies(runs), [run for run in runs if diverged(run.error)]
+    if found:
+        return found, summary(found) + (f", {len(gone)} diverged" if gone else "")
+    if gone:
         return [CHANCE[which.dataset]] * len(gone), f"diverged, as chance: {CHANCE[which.dataset]:.2f}"
     return [], failed(runs)
 

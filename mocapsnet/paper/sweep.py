@@ -171,7 +171,9 @@ def alone(task: Task, member: int | None, place: Place) -> None:
 
 
 def forget(task: Task, place: Place) -> None:
-    """Delete the record of a failure before another try."""
+    """Delete the record of a failure before another try; what another sweep has ended meanwhile stays."""
+    if ended(task, place):
+        return
     for old in place.failed.glob(f"{task.name}-*.json"):
         old.unlink()
 

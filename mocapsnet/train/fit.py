@@ -186,7 +186,7 @@ def fit(
     a_folder("output", folder)
     folder.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(folder), deferred() as signals, float32_products(how.precision != "fp32"):
-        return train(model, dataset, config, where, graph == "auto", folder, resume, signals)
+        return train(model, dataset, config, where, how.graph == "auto", folder, resume, signals)
 
 
 def train(

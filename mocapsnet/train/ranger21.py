@@ -19,6 +19,8 @@ from mocapsnet.train.step import cannot_compile
 class Ranger21(pytorch_optimizer.Ranger21):
     """pytorch-optimizer's, whose state and state_dict() it shares; a CUDA graph can hold its step.
 
+    A state is loaded before a step is captured. All weights are one group.
+
     >>> weight = nn.Parameter(torch.ones(3))
     >>> optimizer = Ranger21([weight], steps=100, lr=0.01)
     >>> weight.sum().backward()
@@ -46,6 +48,8 @@ class Ranger21(pytorch_optimizer.Ranger21):
         (group,) = self.param_groups
         self.init_group(group)
         weights = [weight for weight in group["params"] if weight.grad is not None]
+        if not weights:
+            return loss
         device = weights[0].device
         if self.found_inf is None:
             self.found_inf = torch.zeros((), device=device)

@@ -211,6 +211,17 @@ def test_weights_of_other_dtypes_are_refused(dtype):
         fused.Adam([weight], 1e-2)
 
 
+def test_groups_without_weights_and_frozen_weights_of_other_dtypes_are_passed_by():
+    weight, frozen = (
+        nn.Parameter(torch.ones(3, device=DEVICE)),
+        nn.Parameter(torch.ones(2, dtype=torch.bfloat16, device=DEVICE), requires_grad=False),
+    )
+    optimizer = fused.Adam([{"params": [weight, frozen]}, {"params": []}], 0.5)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    assert weight.tolist() == pytest.approx([0.5] * 3)
+
+
 def test_a_sparse_gradient_is_refused():
     table = nn.Embedding(4, 3, sparse=True, device=DEVICE)
     table(torch.tensor([1], device=DEVICE)).sum().backward()

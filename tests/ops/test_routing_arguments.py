@@ -82,6 +82,19 @@ def test_a_bias_of_another_dtype_does_not_change_the_capsules_dtype(op, backend)
     assert torch.equal(found, op(u, W, bias, backend=backend))
 
 
+def test_auto_does_not_round_a_bias_to_what_capsules_are():
+    errors = {"kept": [], "rounded": []}
+    for seed in range(10):
+        draw = torch.Generator().manual_seed(seed)
+        small, large, offset = (torch.randn(x.shape, generator=draw) for x in (u, W, bias))
+        small, large = small.bfloat16(), large.bfloat16()
+        exact = ops.rba(small.double(), large.double(), offset.double(), backend="reference")
+        for name, given in (("kept", offset), ("rounded", offset.bfloat16())):
+            errors[name].append((ops.rba(small, large, given).double() - exact).norm())
+    kept, rounded = (torch.stack(found).median() for found in errors.values())
+    assert kept < rounded
+
+
 @pytest.mark.parametrize("name", ["u", "W", "bias"])
 def test_whole_numbers_are_refused(name):
     tensors = {"u": u, "W": W, "bias": bias}

@@ -88,6 +88,20 @@ def test_what_another_sweep_has_finished_meanwhile_is_not_trained_again(swept, m
     assert path.read_bytes() == before
 
 
+def test_what_another_sweep_has_found_to_diverge_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
+    place, (first, second) = place_in(tmp_path), (Task(small(name), 0) for name in ("first", "second"))
+    ran = []
+
+    def elsewhere(task: Task, place: Place) -> None:
+        if not sweeping.ended(task, place):
+            ran.append(task)
+        write_failure(second, place, "NotFinite: step 1")
+
+    monkeypatch.setattr(sweeping, "run", elsewhere)
+    assert sweep([first, second], place).diverged == [second]
+    assert ran == [first]
+
+
 def test_a_place_that_takes_no_records_is_told_before_the_first_run(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeping, "run", lambda *_: pytest.fail("it ran"))
     (tmp_path / "file").touch()

@@ -255,6 +255,20 @@ def test_an_accuracy_is_compared_as_it_is_rounded():
         assert found.verdict == expected
 
 
+@pytest.mark.parametrize("rule", [Better(MO, RES), Same(MO, RES)])
+def test_two_networks_that_diverged_are_neither_better_nor_the_same(rule):
+    both = evidence(runs(MO, None, None, None), runs(RES, None, None, None))
+    found = judge(Claim("here", "this", rule), both)
+    assert (found.verdict, found.findings["stable"].told) == (INDICATIVE, "both diverged")
+
+
+def test_runs_that_diverged_are_told_beside_those_that_did_not():
+    found = judge(Claim("here", "this", Equals(MO, 72.18)), evidence(written(MO, 72.2, None, None)))
+    assert found.findings["written"].told == "72.20, 2 diverged (n 1)"
+    spread = judge(Claim("here", "this", Spread(MO, 0.1)), evidence(written(MO, None, None, None)))
+    assert (spread.verdict, spread.findings["written"].told) == (INDICATIVE, "diverged")
+
+
 def test_noise_does_not_show_that_nothing_is_gained():
     claim = Claim("here", "this", NoBetter(MO, RES))
     noise = evidence(runs(MO, 70, 72, 74), runs(RES, 70, 72, 74.5))

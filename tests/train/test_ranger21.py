@@ -109,6 +109,13 @@ def test_a_weight_without_a_gradient_stays():
     assert first not in optimizer.state
 
 
+def test_without_any_gradient_nothing_happens():
+    _, (optimizer, weights) = made()
+    before = [weight.detach().clone() for weight in weights]
+    optimizer.step()
+    assert all(map(torch.equal, weights, before))
+
+
 def test_what_torch_compile_fails_at_runs_as_written(monkeypatch, capsys):
     def failing(function, **_):
         def fail(*_):

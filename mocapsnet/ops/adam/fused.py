@@ -102,7 +102,8 @@ def check(group: dict[str, Any]) -> None:
     for name in ("amsgrad", "maximize"):
         if group[name]:
             raise WrongArgument(f"{name} must be False; torch.optim.Adam has it")
-    if not suits(group["params"]):
+    weights = [weight for weight in group["params"] if weight.requires_grad]
+    if weights and not suits(weights):
         raise WrongArgument(
             "weights must be float32 without holes, on one GPU or interpreted; torch.optim.Adam takes others"
         )
