@@ -45,3 +45,9 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int, message: str = "") -> None:
         super().__init__(message or signal.Signals(number).name)
         self.exit_code = 128 + number
+
+
+def named(error: Exception) -> str:
+    """An error's kind and words; its repr may hold a whole file."""
+    words = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{type(error).__name__}: {words}"

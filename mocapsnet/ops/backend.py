@@ -55,14 +55,13 @@ def refuse(why: str) -> None:
     raise CannotRun(f"backend='fused' cannot run: {why}; use backend='auto' or 'reference'")
 
 
-def once(*_: Any) -> None:
-    """Refuse a gradient of a fused routing's gradients, which torch would refuse in its own words."""
-    raise CannotRun("the gradients of a fused routing have no gradients; use backend='reference'")
+def once(what: str = "routing", instead: str = "use backend='reference'") -> Callable[..., None]:
+    """What refuses a gradient of a fused op's gradients, which torch would refuse in its own words."""
 
+    def refused(*_: Any) -> None:
+        raise CannotRun(f"the gradients of a fused {what} have no gradients; {instead}")
 
-def once_rounded(*_: Any) -> None:
-    """The same of a convolution's, whose programs networks take in bfloat16 alone."""
-    raise CannotRun("the gradients of a fused convolution have no gradients; compute in float32")
+    return refused
 
 
 class Once(torch.autograd.Function):
@@ -76,7 +75,7 @@ class Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> None:
         """Refuse."""
-        once()
+        once()()
 
 
 def differentiable_once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:

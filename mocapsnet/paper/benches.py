@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from mocapsnet.errors import BrokenFile
+from mocapsnet.errors import BrokenFile, named
 
 MIB = 2**20
 # The networks as the paper has them, in the columns of a bench; and as a smoke run has them.
@@ -68,7 +68,7 @@ def table(path: Path) -> Iterator[Iterable[dict[str, str]]]:
         with path.open(newline="") as file:
             yield csv.DictReader(file)
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        raise broken(path, f"{type(error).__name__}: {error}") from error
+        raise broken(path, named(error)) from error
 
 
 def broken(path: Path, why: str) -> BrokenFile:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from mocapsnet.errors import BrokenFile, NotFinite, OutOfRange
+from mocapsnet.errors import BrokenFile, NotFinite, OutOfRange, named
 from mocapsnet.paper.benches import Broken, Measured, alike, breaking, kept, sound, steps, whole
 
 
@@ -147,12 +147,6 @@ def outcome(path: Path, results: Path) -> Outcome:
         return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenFile(f"{path} is not a run's record: {named(error)}; delete it to run it anew") from error
-
-
-def named(error: Exception) -> str:
-    """An error's kind and words; its repr may hold a whole file."""
-    words = error.strerror if isinstance(error, OSError) else str(error)
-    return f"{type(error).__name__}: {words}"
 
 
 def check_values(run: Outcome) -> None:

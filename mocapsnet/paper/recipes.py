@@ -189,13 +189,13 @@ def deep(dataset: str, model: str = "mocapsnet", blocks: int = 20, routing: str 
     return stable(dataset, model, blocks, routing)
 
 
-def figure_2_skip(model: str = "rescapsnet") -> Recipe:
+def figure_2_skip() -> Recipe:
     """`stable` with the skips of the paper's figure 2, which adds the block's input at both additions.
 
     Command: mocapsnet reproduce skip
     Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
-    return changed(stable("cifar10", model), skip="block")
+    return changed(stable("cifar10", "rescapsnet"), skip="block")
 
 
 def ablation(recipe: str, model: str, lr: float = 0.01, capsules: int = 32, batch: int = 128) -> Recipe:

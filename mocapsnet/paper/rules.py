@@ -162,11 +162,11 @@ class Better(Rule):
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare two means."""
         groups = [which.runs(evidence, recipe) for which in (self.first, self.second)]
-        (a, first), (b, second) = map(reached, (self.first, self.second), groups)
+        both = [*map(reached, (self.first, self.second), groups)]
+        (a, first), (b, second) = both
         if not a or not b:
-            lacking = zip(groups, (a, b), (first, second), strict=True)
-            told = next((words for runs, found, words in lacking if runs and not found), "not run")
-            return Finding(None, 0, told, files_of(*groups))
+            why = [words for found, words in both if not found and words != "not run"]
+            return Finding(None, 0, why[0] if why else "not run", files_of(*groups))
         n, p = min(len(a), len(b)), welch(a, b)
         if not any(map(accuracies, groups)):
             return Finding(None, n, "both diverged", files_of(*groups))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mocapsnet import data as datasets
-from mocapsnet.errors import CannotRun, Irreproducible, NoRecord, WrongArgument
+from mocapsnet.errors import CannotRun, Irreproducible, NoRecord, WrongArgument, named
 from mocapsnet.ops.arguments import at_least
-from mocapsnet.paper.evidence import check_end, named
+from mocapsnet.paper.evidence import check_end
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipes import Recipe
 from mocapsnet.paper.records import Place, failure, read_curve

@@ -198,10 +198,11 @@ def test_what_it_cannot_do_is_refused_in_every_group_and_after_loading(option):
     with pytest.raises(WrongArgument, match=f"{option} must be False"):
         fused.Adam([{"params": weights, option: True}], 1e-2)
     loaded = fused.Adam(weights, 1e-2)
-    loaded.load_state_dict(torch.optim.Adam(weights, 1e-2, **{option: True}).state_dict())
-    weights[0].grad = torch.ones_like(weights[0])
+    saved = torch.optim.Adam(weights, 1e-2, **{option: True}).state_dict()
     with pytest.raises(WrongArgument, match=f"{option} must be False"):
-        loaded.step()
+        loaded.load_state_dict(saved)
+    with pytest.raises(WrongArgument, match=f"{option} must be False"):
+        loaded.add_param_group({"params": made(), option: True})
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "complex64"])

@@ -45,6 +45,10 @@ def note(weights: Iterable[Tensor], loss: Tensor, number: Tensor, first_bad: Ten
 
     From it on, stopped is 1.
     """
+    weights = list(weights)
+    for weight in weights:
+        if not dense(weight):
+            raise WrongArgument(f"a weight must have no holes, got the strides {weight.stride()}")
     gradients = gradients_of(weights)
     launches = list(groups(gradients, CHECK["BLOCK"]))
     parts = loss.new_empty(sum(launch.blocks for launch in launches), dtype=torch.float32)
@@ -63,10 +67,19 @@ class Adam(torch.optim.Adam):
 
     def __init__(self, parameters: Any, lr: float | Tensor = 1e-3, **options: Any) -> None:
         super().__init__(parameters, lr, **{**options, "fused": True, "capturable": True})
-        for group in self.param_groups:
-            check(group)
         # It looks at no scale of gradients.
         self._step_supports_amp_scaling = False
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Take more weights, or refuse them."""
+        super().add_param_group(group)
+        check(self.param_groups[-1])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state, or refuse its options."""
+        super().load_state_dict(state)
+        for group in self.param_groups:
+            check(group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -74,8 +87,6 @@ class Adam(torch.optim.Adam):
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             if weights := [weight for weight in group["params"] if weight.grad is not None]:
-                # What was loaded or added may ask for more.
-                check(group)
                 device = weights[0].device
                 # A captured step reads it from the device, wherever it was saved.
                 group["lr"] = torch.as_tensor(group["lr"], device=device)
@@ -144,8 +155,6 @@ def in_order(weight: Tensor, other: Tensor) -> Tensor:
     """A tensor of the weight's shape in the weight's order of memory, itself or a copy."""
     if other.is_sparse:
         raise WrongArgument("gradients must be dense; torch.optim.SparseAdam takes others")
-    if not dense(weight):
-        raise WrongArgument(f"a weight must have no holes, got the strides {weight.stride()}")
     if alike(weight, other):
         return other
     return torch.empty_like(weight).copy_(other)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocapsnet.ops.backend import once_rounded
+from mocapsnet.ops.backend import once
 from mocapsnet.ops.conv import kernels
 from mocapsnet.ops.rba.fused import PROGRAMS, shared
 
@@ -145,5 +145,7 @@ def backward(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
 
 
 conv_forward.register_autograd(backward, setup_context=keep)
-conv_backward.register_autograd(once_rounded)
-conv_weights.register_autograd(once_rounded)
+# Networks take them in bfloat16 alone.
+TWICE = once("convolution", "compute in float32")
+conv_backward.register_autograd(TWICE)
+conv_weights.register_autograd(TWICE)

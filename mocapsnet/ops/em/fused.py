@@ -257,4 +257,4 @@ def backward(ctx: Any, dv: Tensor | None, *_: None) -> tuple[Tensor | None, ...]
 
 
 route.register_autograd(backward, setup_context=keep)
-unroute.register_autograd(once)
+unroute.register_autograd(once())

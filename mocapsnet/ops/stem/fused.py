@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocapsnet.ops.backend import once_rounded
-from mocapsnet.ops.conv.fused import LAST, precision
+from mocapsnet.ops.conv.fused import LAST, TWICE, precision
 from mocapsnet.ops.order import power
 from mocapsnet.ops.rba.fused import PROGRAMS, shared
 from mocapsnet.ops.stem import kernels
@@ -130,4 +129,4 @@ def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
 
 
 stem_forward.register_autograd(backward, setup_context=keep)
-stem_backward.register_autograd(once_rounded)
+stem_backward.register_autograd(TWICE)
