@@ -213,10 +213,10 @@ class MoCapsNet(CapsuleNetwork):
         gradient: str | None = None,
         skip: str = "layer",
         backend: str = "auto",
-        decoder_width: int = 512,
         gamma: float = 0.9,
         memory: str = "reverse",
         arithmetic: str = "exact",
+        decoder_width: int = 512,
     ) -> None:
         self.momentum: dict[str, Any] = {"gamma": gamma, "memory": memory, "arithmetic": arithmetic}
         super().__init__(
@@ -235,7 +235,7 @@ class MoCapsNet(CapsuleNetwork):
             gradient,
             skip,
             backend,
-            decoder_width,
+            decoder_width=decoder_width,
         )
         self.config |= self.momentum
 

@@ -1,3 +1,5 @@
+import inspect
+
 import pytest
 import torch
 
@@ -65,6 +67,24 @@ def refused(kind, arguments, parts):
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the parts below are the match
         kind(**(TINY | arguments))
     assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "momentum"),
+    [
+        (mc.CapsNet, ""),
+        (mc.ResCapsNet, ""),
+        (mc.MoCapsNet, "gamma=0.9, memory='reverse', arithmetic='exact', "),
+    ],
+)
+def test_the_arguments_are_pinned(kind, momentum):
+    parameters = inspect.signature(kind).parameters.values()
+    told = [str(p.replace(annotation=p.empty)) for p in parameters]
+    assert ", ".join(told) == (
+        "image_shape, classes, blocks=1, routing='rba', iterations=3, capsules=32, capsule_dim=8, "
+        "class_dim=16, channels=256, kernel_size=9, weight_std=0.1, routing_bias=0.1, gradient=None, "
+        f"skip='layer', backend='auto', {momentum}decoder_width=512"
+    )
 
 
 @pytest.mark.parametrize("kind", [mc.CapsNet, mc.ResCapsNet, mc.MoCapsNet])
