@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from mocapsnet.measure.accuracy import evaluate
     from mocapsnet.nn.convnet import ConvNet
     from mocapsnet.nn.ensemble import Ensemble
+    from mocapsnet.nn.load import load
     from mocapsnet.nn.network import (
         CapsNet,
         CapsuleNetwork,
         CapsuleOutput,
         MoCapsNet,
         ResCapsNet,
-        load,
         to_momentum,
     )
     from mocapsnet.nn.released import from_released
@@ -56,13 +56,13 @@ __all__ = [
 _ROOMS = {
     "mocapsnet.losses": ("capsule_loss", "margin_loss", "reconstruction_loss"),
     "mocapsnet.measure.accuracy": ("evaluate",),
+    "mocapsnet.nn.load": ("load",),
     "mocapsnet.nn.network": (
         "CapsNet",
         "CapsuleNetwork",
         "CapsuleOutput",
         "MoCapsNet",
         "ResCapsNet",
-        "load",
         "to_momentum",
     ),
     "mocapsnet.nn.convnet": ("ConvNet",),

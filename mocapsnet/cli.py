@@ -113,7 +113,7 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     """Measure a trained network: accuracy, per class, and a picture of its confusion."""
     from mocapsnet import data
     from mocapsnet.measure.accuracy import draw_confusion, evaluate
-    from mocapsnet.nn.network import load
+    from mocapsnet.nn.load import load
     from mocapsnet.train.fit import pick_device
     from mocapsnet.train.record import read_run
 
@@ -147,7 +147,7 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
 def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
     """Classify pictures, or folders of them, with a trained network."""
     from mocapsnet.measure.predict import CHUNK, as_csv, as_entries, predict
-    from mocapsnet.nn.network import load
+    from mocapsnet.nn.load import load
     from mocapsnet.train.fit import pick_device
     from mocapsnet.train.record import class_names
     from mocapsnet.writing import write
@@ -216,7 +216,7 @@ def inspect(settings: Settings, run: str | None) -> None:
     from mocapsnet.data.augment import standardise, to_pixels
     from mocapsnet.data.classes import SHAPES, shape_of
     from mocapsnet.measure.inspect import inspect
-    from mocapsnet.nn.network import load
+    from mocapsnet.nn.load import load
 
     settings = settings.resolved()
     if run is not None:
@@ -275,7 +275,7 @@ def build(settings: Settings, image_shape: tuple[int, int, int], classes: int) -
     import torch
 
     from mocapsnet.data.augment import windowed
-    from mocapsnet.nn.network import ELSEWHERE, NETWORKS, network_class
+    from mocapsnet.nn.load import ELSEWHERE, NETWORKS, network_class
     from mocapsnet.train.state import check_seed
 
     network = network_class({name.lower(): name for name in (*NETWORKS, *ELSEWHERE)}[settings.model])

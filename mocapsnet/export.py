@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from mocapsnet.data.augment import Normalisation
 from mocapsnet.errors import Irreproducible, WrongArgument
 from mocapsnet.nn.base import WEIGHTS
-from mocapsnet.nn.network import CapsuleNetwork, CapsuleOutput, load_paper
+from mocapsnet.nn.load import load_paper
+from mocapsnet.nn.network import CapsuleNetwork, CapsuleOutput
 from mocapsnet.nn.pretrained import resolve
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer

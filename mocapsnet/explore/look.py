@@ -17,7 +17,7 @@ from mocapsnet.data.augment import Normalisation, to_pixels, windowed
 from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.explore.view import RANGES, View, seen_from
 from mocapsnet.measure.support import support
-from mocapsnet.nn.network import load_paper
+from mocapsnet.nn.load import load_paper
 from mocapsnet.nn.primary import STRIDE
 from mocapsnet.nn.watch import Intermediate, intermediates
 from mocapsnet.ops import length

@@ -79,7 +79,7 @@ class Network(nn.Module, PyTorchModelHubMixin):
     @classmethod
     def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:
         """The hub's from_pretrained() reads what load() reads, and refuses another network."""
-        from mocapsnet.nn.network import load
+        from mocapsnet.nn.load import load
 
         folder = model_id
         hub = {name: options.pop(name) for name in HUB_OPTIONS if name in options}

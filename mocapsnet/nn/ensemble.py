@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import mocapsnet
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
-from mocapsnet.nn.network import network_class
+from mocapsnet.nn.load import network_class
 
 
 class Sums(NamedTuple):

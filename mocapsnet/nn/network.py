@@ -1,21 +1,14 @@
-"""The three networks of the paper, one class each, and how to load and convert them."""
+"""The three networks of the paper, one class each; a residual one becomes a momentum one with its weights."""
 
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
-from safetensors import SafetensorError
-from safetensors.torch import load as from_bytes
 from torch import Tensor, nn
 
-from mocapsnet.errors import BrokenFile, WrongArgument
-from mocapsnet.nn.base import WEIGHTS, Network
+from mocapsnet.errors import WrongArgument
+from mocapsnet.nn.base import Network
 from mocapsnet.nn.decoder import Decoder, mask
-from mocapsnet.nn.pretrained import manifest, resolve
-from mocapsnet.nn.primary import PrimaryCapsules, primary_count
+from mocapsnet.nn.primary import PrimaryCapsules, checked_shape, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.nn.stem import Stem
@@ -23,14 +16,6 @@ from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
 from mocapsnet.nn.watch import Intermediate, chosen, intermediates
 from mocapsnet.ops import length
 from mocapsnet.ops.arguments import at_least, one_of
-
-# Networks that are not in this file, and the module that holds each.
-ELSEWHERE = {
-    "ReleasedNetwork": "mocapsnet.nn.released",
-    "ShallowCapsNet": "mocapsnet.nn.shallow",
-    "ConvNet": "mocapsnet.nn.convnet",
-    "Ensemble": "mocapsnet.nn.ensemble",
-}
 
 
 class CapsuleOutput(NamedTuple):
@@ -244,60 +229,6 @@ class MoCapsNet(CapsuleNetwork):
         return MomentumSequence(layers, **self.momentum)
 
 
-NETWORKS: dict[str, type[CapsuleNetwork]] = {
-    network.__name__: network for network in (CapsNet, ResCapsNet, MoCapsNet)
-}
-
-
-def network_class(name: str) -> type[Network]:
-    """The class of that name."""
-    one_of("model", name, [*NETWORKS, *ELSEWHERE])
-    return NETWORKS[name] if name in NETWORKS else getattr(import_module(ELSEWHERE[name]), name)
-
-
-def load_paper(folder: str | Path) -> CapsuleNetwork:
-    """load() in float32, for those who need a trunk and a decoder: all but the paper's three are refused."""
-    model = load(folder)
-    if not isinstance(model, CapsuleNetwork):
-        raise WrongArgument(
-            f"the network in {folder} must be one of {', '.join(NETWORKS)}, got {type(model).__name__}"
-        )
-    return model.float()
-
-
-def load(folder: str | Path) -> Network:
-    """Load the network in a run folder, in any folder that save() wrote, or a pretrained one by its name.
-
-    >>> model = mc.load("runs/20260101-120000-mocapsnet-mnist6k")
-    >>> model = mc.load("mnist-small")
-    """
-    folder = resolve(folder)
-    for name in ("config.json", WEIGHTS):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder} holds no {name}: give a run folder, one that save() wrote, "
-                f"or a name: {', '.join(manifest())}"
-            )
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        content = (folder / WEIGHTS).read_bytes()
-        if config.pop("weights_sha256", None) not in (None, hashlib.sha256(content).hexdigest()):
-            raise ValueError(f"{WEIGHTS} is not the one whose weights_sha256 stands in config.json")
-        preprocessing = config.pop("preprocessing", {})
-        # Where a fused program cannot run, the same network can; where it can, "auto" takes it.
-        if config.get("backend") == "fused":
-            config["backend"] = "auto"
-        model = network_class(config.pop("model")).from_config(config)
-        weights = from_bytes(content)
-        model.to(weights[next(iter(model.state_dict()))].dtype).load_state_dict(weights)
-        if preprocessing.keys() - {"mean", "std", "window"}:
-            raise ValueError(f"there is no preprocessing {preprocessing}")
-        model.preprocessing = preprocessing
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        raise BrokenFile(f"{folder} holds no network that can be loaded: {error}") from error
-    return model
-
-
 def to_momentum(
     rescapsnet: ResCapsNet, gamma: float = 0.9, memory: str = "reverse", arithmetic: str = "exact"
 ) -> MoCapsNet:
@@ -314,13 +245,3 @@ def to_momentum(
     for twin, weight in zip(mocapsnet.parameters(), rescapsnet.parameters(), strict=True):
         twin.requires_grad_(weight.requires_grad)
     return mocapsnet
-
-
-def checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
-    """image_shape as a tuple; what is not three whole numbers (C, H, W) is refused."""
-    if not isinstance(image_shape, Sequence) or len(image_shape) != 3:
-        raise WrongArgument(f"image_shape must be (channels, height, width), got {image_shape!r}")
-    for name, size in zip(("channels", "height", "width"), image_shape, strict=True):
-        at_least(f"image_shape's {name}", size, 1)
-    C, H, W = image_shape
-    return C, H, W

@@ -1,10 +1,13 @@
 """Primary capsules: the last convolution, its channels at one place read as vectors."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops import squash
+from mocapsnet.ops.arguments import at_least
 from mocapsnet.ops.backend import convolution
 
 STRIDE = 2
@@ -40,6 +43,16 @@ def convolve(features: Tensor, conv: nn.Conv2d) -> Tensor:
             maps: Tensor = programs.conv(x, conv.weight, conv.bias, STRIDE)
             return maps
     return conv(features)
+
+
+def checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
+    """image_shape as a tuple; what is not three whole numbers (C, H, W) is refused."""
+    if not isinstance(image_shape, Sequence) or len(image_shape) != 3:
+        raise WrongArgument(f"image_shape must be (channels, height, width), got {image_shape!r}")
+    for name, size in zip(("channels", "height", "width"), image_shape, strict=True):
+        at_least(f"image_shape's {name}", size, 1)
+    C, H, W = image_shape
+    return C, H, W
 
 
 def primary_count(

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.decoder import Decoder, mask
-from mocapsnet.nn.network import CapsuleOutput, checked_shape
-from mocapsnet.nn.primary import STRIDE, convolve, primary_count
+from mocapsnet.nn.network import CapsuleOutput
+from mocapsnet.nn.primary import STRIDE, checked_shape, convolve, primary_count
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.stem import Stem
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.decoder import Decoder, mask
-from mocapsnet.nn.network import CapsuleOutput, checked_shape
-from mocapsnet.nn.primary import STRIDE, PrimaryCapsules
+from mocapsnet.nn.network import CapsuleOutput
+from mocapsnet.nn.primary import STRIDE, PrimaryCapsules, checked_shape
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.nn.stem import Stem
 from mocapsnet.ops import length

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from inspect import signature
 
-from mocapsnet.nn.network import network_class
+from mocapsnet.nn.load import network_class
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.recipes import recipe as named
 from mocapsnet.paper.rules import ENOUGH, Finding, OfTheCode

@@ -11,7 +11,7 @@ import torch
 from mocapsnet.data import Dataset
 from mocapsnet.data.augment import windowed
 from mocapsnet.nn.base import Network
-from mocapsnet.nn.network import network_class
+from mocapsnet.nn.load import network_class
 from mocapsnet.ops.arguments import one_of
 from mocapsnet.train.ensemble import fit_ensemble, member
 from mocapsnet.train.fit import Run, fit

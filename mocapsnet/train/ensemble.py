@@ -8,7 +8,7 @@ from typing import Any
 from mocapsnet.data import Dataset
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.ensemble import Ensemble
-from mocapsnet.nn.network import load
+from mocapsnet.nn.load import load
 from mocapsnet.train import record
 from mocapsnet.train.fit import Run, accuracy, fit, pick_device
 from mocapsnet.train.state import Row

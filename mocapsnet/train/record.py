@@ -20,7 +20,7 @@ from torch import nn
 import mocapsnet
 from mocapsnet.errors import BrokenFile
 from mocapsnet.nn.base import Network
-from mocapsnet.nn.network import load, network_class
+from mocapsnet.nn.load import load, network_class
 from mocapsnet.nn.pretrained import resolve
 from mocapsnet.train.options import LATER
 from mocapsnet.train.settings import Model, Settings

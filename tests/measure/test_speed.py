@@ -19,7 +19,7 @@ from mocapsnet.measure.settings import READS, BenchSettings
 from mocapsnet.measure.speed import epoch, inference, naive, networks, routing, step
 from mocapsnet.measure.speed.networks import against_naive, build, random_split
 from mocapsnet.nn import primary
-from mocapsnet.nn.network import NETWORKS
+from mocapsnet.nn.load import NETWORKS
 from mocapsnet.nn.routing import ROUTINGS, CapsLayer
 
 SIZES = {"batch": 3, "capsules": 3, "capsule_dim": 4, "channels": 8, "dataset": "mnist6k", "device": "cpu"}

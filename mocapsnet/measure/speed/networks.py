@@ -16,7 +16,8 @@ from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.naive import Naive
 from mocapsnet.measure.timing import Times, agree, sized
 from mocapsnet.nn.inversion import relative_error
-from mocapsnet.nn.network import NETWORKS, CapsuleNetwork, MoCapsNet
+from mocapsnet.nn.load import NETWORKS
+from mocapsnet.nn.network import CapsuleNetwork, MoCapsNet
 from mocapsnet.nn.primary import convolve
 from mocapsnet.nn.released import ReleasedNetwork
 from mocapsnet.train.fit import How, pick_device
