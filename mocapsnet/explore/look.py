@@ -18,7 +18,7 @@ from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.explore.view import RANGES, View, seen_from
 from mocapsnet.measure.support import support
 from mocapsnet.nn.load import load_paper
-from mocapsnet.nn.primary import STRIDE
+from mocapsnet.nn.primary import STRIDE, primary_places
 from mocapsnet.nn.watch import Intermediate, intermediates
 from mocapsnet.ops import length
 from mocapsnet.train.fit import lengths_of
@@ -82,7 +82,7 @@ class Look:
         """What the page needs to know once."""
         config = self.model.config
         kernel_size = config["kernel_size"]
-        rows, columns = ((size - 2 * kernel_size + 1) // STRIDE + 1 for size in self.model.image_shape[1:])
+        rows, columns = primary_places(self.model.image_shape, kernel_size)
         return {
             "name": self.name,
             "config": config,

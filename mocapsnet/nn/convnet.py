@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.nn.network import MoCapsNet
-from mocapsnet.nn.primary import STRIDE
+from mocapsnet.nn.primary import STRIDE, primary_places
 from mocapsnet.nn.stem import Stem
 
 
@@ -61,7 +61,7 @@ class ConvNet(Network):
         self.config = {"model": "ConvNet", "image_shape": [C, H, W], "classes": classes, **sizes}
         self.stem = Stem(C, channels, kernel_size)
         self.conv = nn.Conv2d(channels, channels, kernel_size, STRIDE)
-        rows, columns = ((side - 2 * kernel_size + 1) // STRIDE + 1 for side in (H, W))
+        rows, columns = primary_places(twin.image_shape, kernel_size)
         features = channels * rows * columns
         left = count(twin) - count(self)
 

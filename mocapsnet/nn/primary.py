@@ -55,10 +55,8 @@ def checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
     return C, H, W
 
 
-def primary_count(
-    image_shape: tuple[int, int, int], channels: int, capsule_dim: int, kernel_size: int
-) -> int:
-    """How many primary capsules an image [C,H,W] makes; one too small for the stem is refused."""
+def primary_places(image_shape: tuple[int, int, int], kernel_size: int) -> tuple[int, int]:
+    """Rows and columns of the primary map of an image [C,H,W]; one too small for the stem is refused."""
     smallest = 2 * kernel_size - 1
     if min(image_shape[1:]) < smallest:
         raise WrongArgument(
@@ -66,4 +64,12 @@ def primary_count(
             f"the smallest that fits is {smallest}x{smallest}; enlarge the images or lower kernel_size"
         )
     rows, columns = ((size - smallest) // STRIDE + 1 for size in image_shape[1:])
+    return rows, columns
+
+
+def primary_count(
+    image_shape: tuple[int, int, int], channels: int, capsule_dim: int, kernel_size: int
+) -> int:
+    """How many primary capsules an image [C,H,W] makes."""
+    rows, columns = primary_places(image_shape, kernel_size)
     return channels // capsule_dim * rows * columns
