@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ResCapsNet,
         to_momentum,
     )
-    from mocapsnet.nn.released import from_released
+    from mocapsnet.nn.released_checkpoint import from_released
     from mocapsnet.nn.reversible import MomentumSequence
     from mocapsnet.nn.shallow import ShallowCapsNet
     from mocapsnet.train.fit import fit
@@ -67,7 +67,7 @@ _ROOMS = {
     ),
     "mocapsnet.nn.convnet": ("ConvNet",),
     "mocapsnet.nn.ensemble": ("Ensemble",),
-    "mocapsnet.nn.released": ("from_released",),
+    "mocapsnet.nn.released_checkpoint": ("from_released",),
     "mocapsnet.nn.reversible": ("MomentumSequence",),
     "mocapsnet.nn.shallow": ("ShallowCapsNet",),
     "mocapsnet.train.fit": ("fit",),
