@@ -71,7 +71,7 @@ class Ensemble(Network):
         self, data: "mocapsnet.data.Dataset | mocapsnet.data.Split"
     ) -> "mocapsnet.measure.accuracy.Evaluation":
         """What mc.evaluate finds: the accuracy on a data set's test images, and the confusion."""
-        # By its public name: it lives above this room, which imports nothing from there.
+        # What evaluates lies above this room: looked up by its public name at the call, nothing is imported.
         return mocapsnet.evaluate(self, data)
 
 
