@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of
-from mocapsnet.paper.recipes import Recipe
+from mocapsnet.paper.recipe import Recipe
 from mocapsnet.train.fit import fit
 
 FIELDS = ("recipe", "dataset", "model", "blocks", "routing", "optimizer")

@@ -2,22 +2,17 @@
 
 from typing import Any
 
+from mocapsnet.paper.others import convnet, sabour, sabour_ensemble, xi_capsnet, xi_ensemble, xi_two_conv
+from mocapsnet.paper.recipe import Recipe
 from mocapsnet.paper.recipes import (
-    Recipe,
     ablation,
     best,
     best_ensemble,
     control,
-    convnet,
     deep,
     figure_2_skip,
     recipe,
-    sabour,
-    sabour_ensemble,
     stable,
-    xi_capsnet,
-    xi_ensemble,
-    xi_two_conv,
 )
 
 SKIPS = ("rescapsnet", "mocapsnet")

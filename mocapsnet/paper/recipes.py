@@ -1,4 +1,4 @@
-"""Every trained model of the paper, and those beside it: one function each; plan.py has the tables they fill.
+"""The paper's networks as they are trained, one function each; plan.py has the tables that they fill.
 
 Four recipes train the paper's networks: `written` is its text, `released` what its code ran, `stable` ours
 with the same network and epochs, `best` ours with all but the network free. docs/deviations.md compares them.
@@ -11,8 +11,6 @@ from typing import Any
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of
 from mocapsnet.paper.recipe import Recipe, changed
-
-__all__ = ["RECIPES", "Recipe", "changed", "recipe"]
 
 MODELS = {"capsnet": "CapsNet", "rescapsnet": "ResCapsNet", "mocapsnet": "MoCapsNet"}
 TRUNKS = {"capsnet": "plain", "rescapsnet": "residual", "mocapsnet": "momentum"}
@@ -210,97 +208,6 @@ def ablation(recipe: str, model: str, lr: float = 0.01, capsules: int = 32, batc
     return changed(NAMED[recipe]("cifar10", model, 2, "rba", "ranger21"), **told)
 
 
-def convnet(dataset: str, blocks: int = 1) -> Recipe:
-    """A plain convolutional network with as many parameters as MoCapsNet, trained alike by cross entropy.
-
-    Command: mocapsnet reproduce table-3 --only "model=convnet"
-    Hardware: one H200, 2 minutes where four share it; expected on CIFAR-10: 66.3 % (n 1).
-    """
-    return replace(
-        stable(dataset, "mocapsnet", blocks),
-        name=f"{dataset}-convnet-none-adam-b{blocks}-stable",
-        model="convnet",
-        routing="none",
-        kind="ConvNet",
-        network={"blocks": blocks},
-    )
-
-
-def shallow(model: str, members: int, network: dict[str, Any], training: dict[str, Any]) -> Recipe:
-    """A network of primary and class capsules alone on CIFAR-10, from the start that `stable` has."""
-    routing = network.get("routing", "rba")
-    return Recipe(
-        f"cifar10-{model}-{routing}-adam-b0-stable",
-        "stable",
-        "cifar10",
-        model,
-        0,
-        routing,
-        "adam",
-        "ShallowCapsNet",
-        network,
-        {**paper_training("cifar10", "adam"), **training},
-        members,
-    )
-
-
-def xi_capsnet() -> Recipe:
-    """The CapsNet of Xi et al. on CIFAR-10, 50 epochs; the sizes are Sabour's, theirs are not public.
-
-    Command: mocapsnet reproduce table-3 --only "model=capsnet-1conv"
-    Hardware: one H200, 1 minute where fifteen share it; expected: 76.2 % (n 1).
-    """
-    return shallow("capsnet-1conv", 1, {}, {"epochs": 50})
-
-
-def xi_two_conv() -> Recipe:
-    """Their CapsNet (2-Conv): ours has 256 channels of 9x9 and of 5x5 in the stem, 32 types of 8-D capsules.
-
-    Command: mocapsnet reproduce table-3 --only "model=capsnet-2conv"
-    Hardware: one GPU. Minutes and expected accuracy: not run yet.
-    """
-    return shallow("capsnet-2conv", 1, {"second_kernel": 5}, {"epochs": 50})
-
-
-def xi_ensemble() -> Recipe:
-    """Four of these with a class "none of the above", which no image has; their lengths are summed.
-
-    Command: mocapsnet reproduce table-3 --only "capsnet-2conv-ensemble"
-    Hardware: one GPU. Minutes and expected accuracy: not run yet.
-    """
-    return shallow("capsnet-2conv-ensemble", 4, {"second_kernel": 5, "extra_class": True}, {"epochs": 50})
-
-
-def sabour(members: int = 1) -> Recipe:
-    """Sabour's CIFAR-10 network: crops of 24x24, 64 types, leaky routing differentiated through, no decoder.
-
-    Shortened to 60 epochs (23,460 steps of its 600,000), the rate falling to the same share of its first
-    value per epoch as in the paper's other runs. Test images are cropped in their middle.
-
-    Command: mocapsnet reproduce table-3 --only "model=sabour"
-    Hardware: one GPU. Minutes and expected accuracy: not run yet.
-    """
-    network = {
-        "routing": "leaky-rba",
-        "gradient": "all",
-        "types": 64,
-        "same": True,
-        "decoder": False,
-        "truncated": True,
-    }
-    training = {"window": 24, "pad": 0, "flip": True, "jitter": True}
-    return shallow("sabour" if members == 1 else "sabour-ensemble", members, network, training)
-
-
-def sabour_ensemble() -> Recipe:
-    """Seven of these, whose lengths are summed.
-
-    Command: mocapsnet reproduce table-3 --only "model=sabour-ensemble"
-    Hardware: one GPU. Minutes and expected accuracy: not run yet.
-    """
-    return sabour(members=7)
-
-
 def best_ensemble(dataset: str = "cifar10", members: int = 7) -> Recipe:
     """Seven models of `best`, whose lengths are summed.
 
@@ -310,19 +217,3 @@ def best_ensemble(dataset: str = "cifar10", members: int = 7) -> Recipe:
     recipe = best(dataset, "mocapsnet")
     name = recipe.name.replace("mocapsnet", "mocapsnet-ensemble")
     return replace(recipe, name=name, model="mocapsnet-ensemble", members=members)
-
-
-RECIPES: dict[str, Callable[..., Recipe]] = {
-    **NAMED,
-    "control": control,
-    "deep": deep,
-    "figure_2_skip": figure_2_skip,
-    "ablation": ablation,
-    "convnet": convnet,
-    "xi_capsnet": xi_capsnet,
-    "xi_two_conv": xi_two_conv,
-    "xi_ensemble": xi_ensemble,
-    "sabour": sabour,
-    "sabour_ensemble": sabour_ensemble,
-    "best_ensemble": best_ensemble,
-}

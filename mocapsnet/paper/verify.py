@@ -12,7 +12,7 @@ from mocapsnet.errors import CannotRun, Irreproducible, NoRecord, WrongArgument,
 from mocapsnet.ops.arguments import at_least
 from mocapsnet.paper.evidence import check_end
 from mocapsnet.paper.grid import Task
-from mocapsnet.paper.recipes import Recipe
+from mocapsnet.paper.recipe import Recipe
 from mocapsnet.paper.records import Place, failure, read_curve
 from mocapsnet.paper.sweep import start
 from mocapsnet.train.fit import pick_device

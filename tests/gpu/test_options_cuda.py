@@ -9,7 +9,8 @@ import torch
 import mocapsnet as mc
 from mocapsnet.data import Dataset, Split
 from mocapsnet.errors import Interrupted
-from mocapsnet.paper.recipes import RECIPES
+from mocapsnet.paper.others import convnet, sabour, xi_ensemble
+from mocapsnet.paper.recipes import best, released
 from mocapsnet.train.state import State
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -71,19 +72,19 @@ def test_a_run_with_all_options_goes_on_to_the_same_end(digits, tmp_path, monkey
     assert all(torch.equal(resumed[0][name], whole[0][name]) for name in whole[0])
 
 
-FAMILIES = [
-    ("released", ("cifar10", "mocapsnet")),
-    ("released", ("cifar10", "rescapsnet", 2, "sda")),
-    ("best", ("cifar10", "mocapsnet")),
-    ("sabour", ()),
-    ("xi_ensemble", ()),
-    ("convnet", ("cifar10",)),
+RECIPES = [
+    released("cifar10", "mocapsnet"),
+    released("cifar10", "rescapsnet", 2, "sda"),
+    best("cifar10", "mocapsnet"),
+    sabour(),
+    xi_ensemble(),
+    convnet("cifar10"),
 ]
 
 
-@pytest.mark.parametrize(("family", "arguments"), FAMILIES, ids=str)
-def test_every_kind_of_network_is_captured_and_learns(digits, tmp_path, family, arguments):
-    recipe = RECIPES[family](*arguments).smoke()
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_every_kind_of_network_is_captured_and_learns(digits, tmp_path, recipe):
+    recipe = recipe.smoke()
     training = {**recipe.training, "epochs": 2, "limit": None, "lr": 1e-3}
     losses = {}
     for graph in ("auto", "off"):

@@ -12,10 +12,23 @@ import torch
 import mocapsnet as mc
 from mocapsnet.data.classes import shape_of
 from mocapsnet.paper.grid import chosen
+from mocapsnet.paper.others import convnet, sabour, sabour_ensemble, xi_capsnet, xi_ensemble, xi_two_conv
 from mocapsnet.paper.plan import TABLES
-from mocapsnet.paper.recipes import RECIPES, recipe
+from mocapsnet.paper.recipes import (
+    NAMED,
+    ablation,
+    best,
+    best_ensemble,
+    control,
+    deep,
+    figure_2_skip,
+    recipe,
+    released,
+)
 from mocapsnet.train.fit import accuracy, fit, lengths_of
 
+PAPERS = [*NAMED.values(), control, deep, figure_2_skip, ablation, best_ensemble]
+OTHERS = [convnet, xi_capsnet, xi_two_conv, xi_ensemble, sabour, sabour_ensemble]
 EVERY = {cell.name: cell for cells in TABLES.values() for cell in cells}
 
 
@@ -147,14 +160,14 @@ def test_changes_are_told_by_the_name_and_unknown_ones_refused():
 
 
 def test_every_family_says_how_it_is_run_and_what_to_expect():
-    for function in RECIPES.values():
+    for function in (*PAPERS, *OTHERS):
         assert "Command: mocapsnet reproduce" in function.__doc__
         assert "expected" in function.__doc__
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_command_of_a_family_trains_it(name):
-    (words,) = re.findall("Command: mocapsnet reproduce (.*)", RECIPES[name].__doc__)
+@pytest.mark.parametrize("function", [*PAPERS, *OTHERS], ids=lambda function: function.__name__)
+def test_the_command_of_a_family_trains_it(function):
+    (words,) = re.findall("Command: mocapsnet reproduce (.*)", function.__doc__)
     what, *rest = shlex.split(words)
     found = chosen(TABLES, what, rest[1] if rest else "")
     assert rest[:1] in ([], ["--only"])
@@ -166,15 +179,18 @@ def test_the_command_of_a_family_trains_it(name):
     told |= {"deep": ("svhn",)} | dict.fromkeys(
         ("written", "released", "stable", "best"), ("cifar10", "mocapsnet")
     )
-    one = RECIPES[name](*told.get(name, ()))
+    one = function(*told.get(function.__name__, ()))
     assert [r for r in found if (r.recipe, r.model, r.kind) == (one.recipe, one.model, one.kind)]
     assert len(found) < len(EVERY) / 4
 
 
-@pytest.mark.parametrize("name", ["best", "released", "sabour", "convnet"])
-def test_a_recipe_trains_in_a_folder_that_loads(digits, tmp_path, name):
-    whole = {"sabour": (), "convnet": ("cifar10",)}.get(name, ("cifar10", "mocapsnet"))
-    r = RECIPES[name](*whole).smoke()
+@pytest.mark.parametrize(
+    "r",
+    [best("cifar10", "mocapsnet"), released("cifar10", "mocapsnet"), sabour(), convnet("cifar10")],
+    ids=["best", "released", "sabour", "convnet"],
+)
+def test_a_recipe_trains_in_a_folder_that_loads(digits, tmp_path, r):
+    r = r.smoke()
     run = r.fit(digits, seed=1, device="cpu", output=tmp_path)
     told = json.loads((tmp_path / "run.json").read_text())
     assert told["seed"] == 1
@@ -186,7 +202,7 @@ def test_a_recipe_trains_in_a_folder_that_loads(digits, tmp_path, name):
 
 
 def test_an_ensemble_trains_its_members_with_seeds_of_their_own(digits, tmp_path):
-    r = RECIPES["xi_ensemble"]().smoke()
+    r = xi_ensemble().smoke()
     run = r.fit(digits, seed=3, device="cpu", output=tmp_path)
     told = json.loads((tmp_path / "run.json").read_text())
     assert told["config"]["seeds"] == [6, 7]

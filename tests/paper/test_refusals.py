@@ -15,7 +15,8 @@ from mocapsnet.errors import BrokenFile, CannotRun, WrongArgument
 from mocapsnet.paper import reproduce
 from mocapsnet.paper.evidence import Evidence, read
 from mocapsnet.paper.grid import Task
-from mocapsnet.paper.recipes import Recipe, recipe
+from mocapsnet.paper.recipe import Recipe
+from mocapsnet.paper.recipes import recipe
 from mocapsnet.paper.records import Place
 from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.paper.sweep import sweep

@@ -12,7 +12,8 @@ from mocapsnet.paper import sweep as sweeping
 from mocapsnet.paper.grid import Task, chosen, ordered
 from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.recipes import Recipe, changed, recipe
+from mocapsnet.paper.recipe import Recipe, changed
+from mocapsnet.paper.recipes import recipe
 from mocapsnet.paper.records import Place, failure, write_failure
 from mocapsnet.paper.sweep import in_processes, sweep
 from mocapsnet.paper.verify import verify

@@ -13,6 +13,7 @@ from mocapsnet.paper.layout import RECIPES
 from mocapsnet.paper.measured import Bench, Difference, Inverts, Outweighs, Ratio, Read, Slope, SlopeRatio
 from mocapsnet.paper.own import Own
 from mocapsnet.paper.plan import TABLES
+from mocapsnet.paper.recipe import changed
 from mocapsnet.paper.rules import (
     AllOf,
     Better,
@@ -297,7 +298,7 @@ def test_memory_that_does_not_grow_is_flatter_than_any():
 
 @pytest.mark.parametrize(("class_dim", "expected"), [(16, FALSE), (8, HOLDS)])
 def test_the_released_network_says_how_long_its_capsules_are(monkeypatch, class_dim, expected):
-    change = partial(recipes.changed, class_dim=class_dim)
+    change = partial(changed, class_dim=class_dim)
     monkeypatch.setattr(built, "named", lambda *told: change(recipes.recipe(*told)))
     assert judge(sentence("have the same length"), Evidence()).verdict == expected
 
