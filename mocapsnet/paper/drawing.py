@@ -63,13 +63,7 @@ def edge(path: str) -> str:
 
 
 def chart(
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    title: str,
-    lines: Mapping[str, Points],
-    zero: bool = False,
+    x: float, y: float, width: float, height: float, title: str, lines: Mapping[str, Points]
 ) -> list[str]:
     """One panel: a line per network over blocks; without points it says that nothing was run."""
     parts = [text(x, y - 8, title, "big", "start")]
@@ -78,7 +72,7 @@ def chart(
     if not points:
         return [*parts, frame, text(x + width / 2, y + height / 2 + 4, "not run", "soft")]
     left, right = min(p[0] for p in points), max(p[0] for p in points)
-    low, high = 0.0 if zero else min(p[1] for p in points), max(p[1] for p in points)
+    low, high = min(p[1] for p in points), max(p[1] for p in points)
     step = nice((high - low or high or 1) / 3)
     low, high = math.floor(low / step) * step, math.ceil(high / step + 1e-9) * step
 
@@ -111,13 +105,13 @@ def nice(step: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
 
 
-def key(x: float, y: float, entries: Mapping[str, str], gap: float = 130) -> list[str]:
+def key(x: float, y: float, entries: Mapping[str, str]) -> list[str]:
     """Which colour is which network."""
     return [
         part
         for number, (model, words) in enumerate(entries.items())
         for part in (
-            f'<path d="M{x + gap * number:g} {y - 4:g}h18" class="curve {COLOURS[model]}"/>',
-            text(x + gap * number + 24, y, words, "", "start"),
+            f'<path d="M{x + 130 * number:g} {y - 4:g}h18" class="curve {COLOURS[model]}"/>',
+            text(x + 130 * number + 24, y, words, "", "start"),
         )
     ]

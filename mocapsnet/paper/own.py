@@ -168,9 +168,9 @@ def depth_limit(layers: int) -> Check:
     return check
 
 
-def about(value: float, found: float, what: str, within: float = 0.05) -> Own:
-    """A rounded number agrees with what the tables give."""
-    return Own(abs(value - found) <= within * abs(found), f"{what}: {found:.4g}")
+def about(value: float, found: float, what: str) -> Own:
+    """A rounded number is within five per cent of what the tables give."""
+    return Own(abs(value - found) <= 0.05 * abs(found), f"{what}: {found:.4g}")
 
 
 def residual_block() -> Own:

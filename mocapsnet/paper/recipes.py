@@ -177,14 +177,14 @@ def control(dataset: str, model: str, blocks: int = 8, **changes: Any) -> Recipe
     return replace(changed(released(dataset, model, blocks), **changes), recipe="control")
 
 
-def deep(dataset: str, model: str = "mocapsnet", blocks: int = 20, routing: str = "rba") -> Recipe:
-    """`stable` at depths that the paper does not tabulate.
+def deep(dataset: str, blocks: int = 20) -> Recipe:
+    """MoCapsNet by `stable` at depths that the paper does not tabulate.
 
     Command: mocapsnet reproduce deep
     Hardware: one H200, 8 minutes where up to fourteen share it; expected on CIFAR-10: 20 blocks 76.8 % (n 3),
     50 blocks 76.6 % (n 1).
     """
-    return stable(dataset, model, blocks, routing)
+    return stable(dataset, "mocapsnet", blocks)
 
 
 def figure_2_skip() -> Recipe:
@@ -208,12 +208,12 @@ def ablation(recipe: str, model: str, lr: float = 0.01, capsules: int = 32, batc
     return changed(NAMED[recipe]("cifar10", model, 2, "rba", "ranger21"), **told)
 
 
-def best_ensemble(dataset: str = "cifar10", members: int = 7) -> Recipe:
-    """Seven models of `best`, whose lengths are summed.
+def best_ensemble() -> Recipe:
+    """Seven models of `best` on CIFAR-10, whose lengths are summed.
 
     Command: mocapsnet reproduce best --only "ensemble"
     Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
-    recipe = best(dataset, "mocapsnet")
+    recipe = best("cifar10", "mocapsnet")
     name = recipe.name.replace("mocapsnet", "mocapsnet-ensemble")
-    return replace(recipe, name=name, model="mocapsnet-ensemble", members=members)
+    return replace(recipe, name=name, model="mocapsnet-ensemble", members=7)

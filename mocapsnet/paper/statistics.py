@@ -42,9 +42,9 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     return math.exp(front) / (a * value)
 
 
-def t_quantile(freedom: float, level: float = LEVEL) -> float:
+def t_quantile(freedom: float) -> float:
     """How far from zero Student's t is with a probability of just the level, by bisection."""
-    return up_to(lambda t: two_sided(t, freedom) > level, 1e7)
+    return up_to(lambda t: two_sided(t, freedom) > LEVEL, 1e7)
 
 
 def up_to(holds: Callable[[float], bool], high: float) -> float:
