@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from mocapsnet.paper.claims import trained
-from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, grouped, once, summary
+from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, failed, grouped, once, summary
 from mocapsnet.paper.layout import HEAD, RECIPES, Entry, Table, entry
 from mocapsnet.paper.plan import PLANNED, TABLES
 from mocapsnet.paper.printed import MODELS, NAMES, cells
-from mocapsnet.paper.rules import Trained, failed
+from mocapsnet.paper.trained import Trained
 
 CONTROLS = {recipe.name: recipe for recipe in TABLES["controls"]}
 # The end of a control's name, in words.

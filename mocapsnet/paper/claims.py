@@ -2,8 +2,9 @@
 
 from mocapsnet.paper.measured import Bench, Read
 from mocapsnet.paper.printed import NAMES, Cell, cells, counted
-from mocapsnet.paper.rules import Claim, Equals, Spread, Trained
+from mocapsnet.paper.rules import Claim
 from mocapsnet.paper.sentences import sentences
+from mocapsnet.paper.trained import Equals, Spread, Trained
 
 
 def numbers(cell: Cell) -> list[Claim]:

@@ -205,6 +205,11 @@ def diverged(error: str) -> bool:
     return error.split(":")[0] in (NotFinite.__name__, OutOfRange.__name__)
 
 
+def failed(runs: Sequence[Outcome]) -> str:
+    """What a cell without accuracies says."""
+    return f"failed: {runs[0].error.split(':')[0]}" if runs else "not run"
+
+
 def accuracies(runs: Sequence[Outcome]) -> list[float]:
     """Of those that finished, by seed."""
     return [run.accuracy for run in sorted(runs, key=lambda run: run.seed) if run.accuracy is not None]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from mocapsnet.paper.evidence import Outcome, accuracies, summary
-from mocapsnet.paper.rules import failed
+from mocapsnet.paper.evidence import Outcome, accuracies, failed, summary
 
 RECIPES = ("written", "released", "stable", "best")
 HEAD = ("data set", "network", "blocks")

@@ -5,7 +5,7 @@ import math
 from mocapsnet.paper import own
 from mocapsnet.paper.measured import Difference, Ratio, Read, Slope, SlopeRatio
 from mocapsnet.paper.printed import ABLATION, DEPTHS, STEEPNESS, STEPS, TEST_IMAGES
-from mocapsnet.paper.rules import AllOf, Better, Chance, Claim, Equals, NoBetter, Rising, Same, Trained
+from mocapsnet.paper.rules import AllOf, Claim
 from mocapsnet.paper.subjects import (
     BEST_DEPTH,
     MEASURED,
@@ -19,6 +19,7 @@ from mocapsnet.paper.subjects import (
     momentum,
     residual,
 )
+from mocapsnet.paper.trained import Better, Chance, Equals, NoBetter, Rising, Same, Trained
 
 
 def saved(dataset: str, size: float) -> Difference:

@@ -6,9 +6,10 @@ from mocapsnet.paper import own
 from mocapsnet.paper.built import SameLength
 from mocapsnet.paper.measured import Bench, Inverts, Outweighs, Slope, SlopeRatio
 from mocapsnet.paper.printed import NAMES
-from mocapsnet.paper.rules import AllOf, Better, Chance, Claim, MostOf
+from mocapsnet.paper.rules import AllOf, Claim, MostOf
 from mocapsnet.paper.section_4 import results
 from mocapsnet.paper.subjects import BEST_DEPTH, OPTIMIZERS, better_than_residual, both, momentum, residual
+from mocapsnet.paper.trained import Better, Chance
 
 
 def limit(routing: str, learns: int, fails: Sequence[int]) -> AllOf:

@@ -2,7 +2,7 @@
 
 from mocapsnet.paper.measured import Bench
 from mocapsnet.paper.printed import CHANCE
-from mocapsnet.paper.rules import Better, Trained
+from mocapsnet.paper.trained import Better, Trained
 
 
 def momentum(dataset: str, blocks: int, routing: str = "rba", optimizer: str = "adam") -> Trained:

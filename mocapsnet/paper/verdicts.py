@@ -6,7 +6,8 @@ from typing import NamedTuple
 from mocapsnet.paper.claims import claims
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.own import Own
-from mocapsnet.paper.rules import ENOUGH, EQUATIONS, Claim, Finding, Spread
+from mocapsnet.paper.rules import ENOUGH, EQUATIONS, Claim, Finding
+from mocapsnet.paper.trained import Spread
 
 HOLDS = "holds"
 RELEASED = "holds only as released"

@@ -4,7 +4,7 @@ from typing import Any
 
 from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence, Outcome
-from mocapsnet.paper.rules import Trained
+from mocapsnet.paper.trained import Trained
 
 
 def outcome(

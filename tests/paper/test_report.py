@@ -20,8 +20,9 @@ from mocapsnet.paper.printed import cells
 from mocapsnet.paper.recipe import Recipe
 from mocapsnet.paper.recipes import control, recipe
 from mocapsnet.paper.report import counts, write_report
-from mocapsnet.paper.rules import AllOf, Chance, Trained
+from mocapsnet.paper.rules import AllOf
 from mocapsnet.paper.tables import paper_tables
+from mocapsnet.paper.trained import Chance, Trained
 from mocapsnet.paper.verdicts import VERDICTS, ledger
 
 REPOSITORY = Path(__file__).parent.parent.parent

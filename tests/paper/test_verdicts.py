@@ -14,22 +14,9 @@ from mocapsnet.paper.measured import Bench, Difference, Inverts, Outweighs, Rati
 from mocapsnet.paper.own import Own
 from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.recipe import changed
-from mocapsnet.paper.rules import (
-    AllOf,
-    Better,
-    Chance,
-    Claim,
-    Equals,
-    Finding,
-    MostOf,
-    NoBetter,
-    Rising,
-    Rule,
-    Same,
-    Spread,
-    Trained,
-)
+from mocapsnet.paper.rules import AllOf, Claim, Finding, MostOf, Rule
 from mocapsnet.paper.tables import planned
+from mocapsnet.paper.trained import Better, Chance, Equals, NoBetter, Rising, Same, Spread, Trained
 from mocapsnet.paper.verdicts import (
     CONTRADICTED,
     FALSE,
