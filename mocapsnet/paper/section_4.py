@@ -2,7 +2,7 @@
 
 import math
 
-from mocapsnet.paper import own
+from mocapsnet.paper import own, own_costs
 from mocapsnet.paper.measured import Difference, Ratio, Read, Slope, SlopeRatio
 from mocapsnet.paper.printed import ABLATION, DEPTHS, STEEPNESS, STEPS, TEST_IMAGES
 from mocapsnet.paper.rules import AllOf, Claim
@@ -151,24 +151,24 @@ def results() -> list[Claim]:
             ),
             own.momentum_in_all_cases,
         ),
-        Claim("table 4", "The caption: table 4 has 1 to 5 blocks", own=own.caption_of_table_4),
+        Claim("table 4", "The caption: table 4 has 1 to 5 blocks", own=own_costs.caption_of_table_4),
         Claim(
             "section 4.2",
             "With one block both take about the same memory",
             Ratio(*peak, 1, 0.95, 1.05),
-            own.same_at_one,
+            own_costs.same_at_one,
         ),
         Claim(
             "section 4.2",
             "With 8 blocks MoCapsNet takes 500 MB less on CIFAR-10",
             saved("cifar10", 500),
-            own.saved_at_eight("cifar10", 500),
+            own_costs.saved_at_eight("cifar10", 500),
         ),
         Claim(
             "section 4.2",
             "With 8 blocks MoCapsNet takes 1500 MB less on SVHN",
             saved("svhn", 1500),
-            own.saved_at_eight("svhn", 1500),
+            own_costs.saved_at_eight("svhn", 1500),
         ),
         Claim(
             "section 4.2",
@@ -180,7 +180,7 @@ def results() -> list[Claim]:
             "section 4.2",
             "Training time grows about 1.8 times as steeply with momentum",
             AllOf([SlopeRatio(*both("step", "seconds", dataset), 1.7, 1.9) for dataset in MEASURED]),
-            own.ratio_of_times,
+            own_costs.ratio_of_times,
         ),
         Claim(
             "section 4.2",
@@ -198,13 +198,13 @@ def results() -> list[Claim]:
             "section 4.2, figure 4",
             "On CIFAR-10 a residual block adds 174.2 MB",
             Slope(peak[1], 174.2),
-            own.residual_steepness,
+            own_costs.residual_steepness,
         ),
         Claim(
             "section 4.2, figure 4",
             "On CIFAR-10 a momentum block adds 3.643 MB",
             Slope(peak[0], 3.643),
-            own.momentum_steepness,
+            own_costs.momentum_steepness,
         ),
         *(
             Claim(
@@ -220,7 +220,7 @@ def results() -> list[Claim]:
             "section 4.2, 5",
             "Memory grows almost 48 times less steeply with momentum",
             SlopeRatio(peak[1], peak[0], 45, 51),
-            own.ratio_of_memories,
+            own_costs.ratio_of_memories,
         ),
         Claim(
             "section 4.2, 5",

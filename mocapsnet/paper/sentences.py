@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mocapsnet.paper import own
+from mocapsnet.paper import own, own_costs
 from mocapsnet.paper.built import SameLength
 from mocapsnet.paper.measured import Bench, Inverts, Outweighs, Slope, SlopeRatio
 from mocapsnet.paper.printed import NAMES
@@ -49,23 +49,31 @@ def opening() -> list[Claim]:
             SlopeRatio(kept, kept._replace(model="rescapsnet"), -1, 0.5),
         ),
         Claim(
-            "section 1, 4.2", "A residual block adds about 185 MB", Slope(peak[1], 185), own.residual_block
+            "section 1, 4.2",
+            "A residual block adds about 185 MB",
+            Slope(peak[1], 185),
+            own_costs.residual_block,
         ),
         Claim(
-            "section 1, 4.2", "A momentum block adds only about 4 MB", Slope(peak[0], 4), own.momentum_block
+            "section 1, 4.2",
+            "A momentum block adds only about 4 MB",
+            Slope(peak[0], 4),
+            own_costs.momentum_block,
         ),
         Claim(
             "section 4.2",
             "That is 45 times the memory of a momentum block",
             SlopeRatio(peak[1], peak[0], 40, 50),
-            own.times_a_momentum_block,
+            own_costs.times_a_momentum_block,
         ),
         Claim(
             "section 1",
             "Memory grows quadratically with the capsules of a layer: that of its matrices",
-            own=own.quadratic_in_capsules,
+            own=own_costs.quadratic_in_capsules,
         ),
-        Claim("section 1", "Memory is proportional to the number of weights", own=own.memory_is_of_weights),
+        Claim(
+            "section 1", "Memory is proportional to the number of weights", own=own_costs.memory_is_of_weights
+        ),
         Claim(
             "section 1",
             "A MoCapsNet of 40 layers trains: on CIFAR-10",
@@ -111,7 +119,7 @@ def opening() -> list[Claim]:
             "Memory shrinks at much larger rates than training time grows: a block's memory by at least "
             "twice the factor of its time",
             Outweighs((peak[1], peak[0]), seconds, 2),
-            own.memory_outweighs_time,
+            own_costs.memory_outweighs_time,
         ),
         Claim("section 4.1", "No data augmentation was applied", own=own.nothing_is_augmented),
         Claim("section 4.1", "The capsules of all layers have the same length", SameLength()),

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from evidences import evidence, outcome, runs, steps
 
-from mocapsnet.paper import built, own, printed, recipes
+from mocapsnet.paper import built, own_costs, printed, recipes
 from mocapsnet.paper.benches import Broken, Measured
 from mocapsnet.paper.claims import claims, trained
 from mocapsnet.paper.evidence import Evidence
@@ -472,9 +472,9 @@ def test_the_paper_contradicts_these_sentences():
 
 
 def test_slopes_are_refitted_from_the_tables():
-    assert own.memory_slope("cifar10", "rescapsnet") == pytest.approx(174.24, abs=0.01)
-    assert own.memory_slope("cifar10", "rescapsnet", last=7) == pytest.approx(127.71, abs=0.01)
-    assert own.memory_slope("mnist", "mocapsnet") == pytest.approx(40.90, abs=0.01)
+    assert own_costs.memory_slope("cifar10", "rescapsnet") == pytest.approx(174.24, abs=0.01)
+    assert own_costs.memory_slope("cifar10", "rescapsnet", last=7) == pytest.approx(127.71, abs=0.01)
+    assert own_costs.memory_slope("mnist", "mocapsnet") == pytest.approx(40.90, abs=0.01)
 
 
 def test_the_ledger_has_every_number_and_every_sentence_once():
