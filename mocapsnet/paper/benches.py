@@ -20,7 +20,8 @@ USUAL = {
     "memory": "reverse",
     "arithmetic": "exact",
 }
-SMOKE = {**USUAL, "batch": "4", "channels": "8"}
+SMALL = {"batch": "4", "channels": "8"}
+SMOKE = {**USUAL, **SMALL}
 # The released networks have a way of their own with the rest.
 SIZES = ("batch", "channels", "capsule_dim", "gamma")
 

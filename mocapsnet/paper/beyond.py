@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from mocapsnet.paper.claims import trained
+from mocapsnet.paper.claims import meant_by
 from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, failed, grouped, once, summary
-from mocapsnet.paper.layout import HEAD, RECIPES, Entry, Table, entry
+from mocapsnet.paper.layout import COLUMNS, HEAD, Entry, Table, entry
 from mocapsnet.paper.plan import PLANNED, TABLES
 from mocapsnet.paper.printed import MODELS, NAMES, cells
 from mocapsnet.paper.trained import Trained
@@ -30,7 +30,7 @@ def controls(evidence: Evidence) -> Table:
         rows.append([Entry(NAMES[model]), Entry("nothing"), entry(released)])
         for name in (name for name, recipe in CONTROLS.items() if recipe.model == model):
             told = ", ".join(CHANGES[change] for change in name.partition("-released-")[2].split("-"))
-            rows.append([Entry(NAMES[model]), Entry(told), entry(named(evidence, name))])
+            rows.append([Entry(NAMES[model]), Entry(told), entry(runs_named(evidence, name))])
     note = (
         "What a row names is changed, all else is `released`, where MoCapsNet has the doubled skip, "
         "ResCapsNet has not, matrices start at 0.01 without a bias and the learning rate is 0.0001."
@@ -39,7 +39,7 @@ def controls(evidence: Evidence) -> Table:
     return Table("Controls", title, note, ["network", "changed", "ours"], rows)
 
 
-def named(evidence: Evidence, name: str) -> list[Outcome]:
+def runs_named(evidence: Evidence, name: str) -> list[Outcome]:
     """The runs of one recipe, one per seed."""
     return once([run for run in evidence.runs if run.name == name])
 
@@ -47,13 +47,13 @@ def named(evidence: Evidence, name: str) -> list[Outcome]:
 def asked(evidence: Evidence) -> dict[tuple[Trained, str], dict[str, list[Outcome]]]:
     """Runs, by recipe, of all that is planned, stands in no cell of the paper's tables and is no control."""
     found: dict[tuple[Trained, str], dict[str, list[Outcome]]] = {}
-    placed = {trained(cell)[:5] for cell in cells()}
+    placed = {meant_by(cell)[:5] for cell in cells()}
     for name, recipe in PLANNED.items():
         which = Trained(recipe.dataset, recipe.model, recipe.blocks, recipe.routing, recipe.optimizer)
         change = name.partition(f"-{recipe.recipe}-")[2]
         # Of variants, those of table 5 have their cells.
         if name not in CONTROLS and (which[:5] not in placed or change in CHANGES):
-            found.setdefault((which, change), {})[recipe.recipe] = named(evidence, name)
+            found.setdefault((which, change), {})[recipe.recipe] = runs_named(evidence, name)
     return {key: found[key] for key in sorted(found, key=lambda key: order(*key))}
 
 
@@ -75,13 +75,13 @@ def not_in_the_paper(evidence: Evidence) -> Table:
             Entry(str(which.blocks)),
             Entry(which.optimizer.capitalize()),
             Entry(in_words(which.routing)),
-            *(entry(found[recipe]) if recipe in found else Entry("") for recipe in RECIPES),
+            *(entry(found[recipe]) if recipe in found else Entry("") for recipe in COLUMNS),
         ]
         for (which, change), found in asked(evidence).items()
     ]
     title = "Not in the paper's tables: test accuracy in percent"
     note = "Systems, routings and depths that the paper mentions without a table, or a reader may ask for."
-    return Table("Beyond", title, note, [*HEAD, "optimizer", "routing", *RECIPES], rows)
+    return Table("Beyond", title, note, [*HEAD, "optimizer", "routing", *COLUMNS], rows)
 
 
 def size(runs: Sequence[Outcome]) -> str:
@@ -101,8 +101,8 @@ def other_runs(evidence: Evidence) -> Table:
         run.name
         for cell in cells()
         if cell.table != "table-4"
-        for recipe in RECIPES
-        for run in trained(cell).runs(evidence, recipe)
+        for recipe in COLUMNS
+        for run in meant_by(cell).runs(evidence, recipe)
     }
     return runs_table([run for run in evidence.runs if run.name not in {*placed, *PLANNED}])
 

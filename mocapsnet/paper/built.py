@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from inspect import signature
 
 from mocapsnet.nn.load import network_class
+from mocapsnet.paper import recipes
 from mocapsnet.paper.evidence import Evidence
-from mocapsnet.paper.recipes import recipe as named
 from mocapsnet.paper.rules import ENOUGH, Finding, OfTheCode
 
 
@@ -15,7 +15,7 @@ class SameLength(OfTheCode):
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Compare the sizes that a recipe's network has."""
-        found = named(recipe, "cifar10", "mocapsnet")
+        found = recipes.recipe(recipe, "cifar10", "mocapsnet")
         usual = {
             name: option.default for name, option in signature(network_class(found.kind)).parameters.items()
         }

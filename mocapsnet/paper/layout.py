@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from mocapsnet.paper.evidence import Outcome, accuracies, failed, summary
 
-RECIPES = ("written", "released", "stable", "best")
+# The recipes that have a column, in their order.
+COLUMNS = ("written", "released", "stable", "best")
 HEAD = ("data set", "network", "blocks")
 
 

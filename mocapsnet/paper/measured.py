@@ -17,8 +17,8 @@ UNITS = {"peak_mib": ("MiB", 1.0), "kept_mib": ("MiB", 1.0), "seconds": ("ms", 1
 STEADY = ("peak_mib", "kept_mib")
 
 
-class Bench(NamedTuple):
-    """Which steps or inferences are meant."""
+class Curve(NamedTuple):
+    """Which steps or inferences are meant, and what of them: a line over depth."""
 
     what: str
     metric: str
@@ -62,30 +62,30 @@ def of_ours(finding: Finding, recipe: str) -> Finding:
 class Slope(OfTheCode):
     """What a block adds: the 95 % interval of the fitted line's slope contains the value."""
 
-    bench: Bench
+    curve: Curve
     value: float
     steps: int = 1
     """In as many, where what is meant is an epoch."""
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Fit a line over depth."""
-        rows, points = self.bench.points(evidence, recipe)
+        rows, points = self.curve.points(evidence, recipe)
         # Through two points a line has no interval.
         if len({blocks for blocks, _ in points}) < 3:
             return Finding()
         fit = line(*zip(*points, strict=True))
         low, high = fit.interval()
-        unit, scale = UNITS[self.bench.metric] if self.steps == 1 else ("s an epoch", self.steps)
+        unit, scale = UNITS[self.curve.metric] if self.steps == 1 else ("s an epoch", self.steps)
         told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)"
         holds = low <= self.value / self.steps <= high
         return of_ours(finding(holds, len(points), told, rows), recipe)
 
 
 def fitted(
-    first: Bench, second: Bench, evidence: Evidence, recipe: str
+    first: Curve, second: Curve, evidence: Evidence, recipe: str
 ) -> tuple[tuple[float, float], int, list[Measured]] | None:
     """The slopes of two lines over depth, the depths of the shorter one and all rows; needs two depths."""
-    (rows, points), (others, beside) = (bench.points(evidence, recipe) for bench in (first, second))
+    (rows, points), (others, beside) = (curve.points(evidence, recipe) for curve in (first, second))
     if min(len({blocks for blocks, _ in found}) for found in (points, beside)) < 2:
         return None
     slopes = line(*zip(*points, strict=True)).slope, line(*zip(*beside, strict=True)).slope
@@ -101,8 +101,8 @@ def over(first: float, second: float) -> float:
 class SlopeRatio(Rule):
     """How many times steeper the first line is than the second: between the limits."""
 
-    first: Bench
-    second: Bench
+    first: Curve
+    second: Curve
     low: float
     high: float
 
@@ -125,9 +125,9 @@ class SlopeRatio(Rule):
 class Outweighs(OfTheCode):
     """Memory is flatter by a factor that is so many times the one by which time is steeper, or more."""
 
-    memory: tuple[Bench, Bench]
+    memory: tuple[Curve, Curve]
     """The steeper one first, as in time."""
-    time: tuple[Bench, Bench]
+    time: tuple[Curve, Curve]
     times: float
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
@@ -146,8 +146,8 @@ class Outweighs(OfTheCode):
 class Beside(Rule):
     """Two measurements at one depth, and what they give together: between the limits."""
 
-    first: Bench
-    second: Bench
+    first: Curve
+    second: Curve
     blocks: int
     low: float
     high: float
@@ -194,12 +194,12 @@ class Difference(OfTheCode, Beside):
 class Read(OfTheCode):
     """A size that nvidia-smi read: the peak that was allocated is another quantity, told and not judged."""
 
-    bench: Bench
+    curve: Curve
     blocks: int
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
         """Tell a size."""
-        rows, found = self.bench.at(evidence, recipe, self.blocks)
+        rows, found = self.curve.at(evidence, recipe, self.blocks)
         if found is None:
             return Finding()
         return of_ours(finding(None, 1, f"{found:,.0f} MiB allocated", rows), recipe)

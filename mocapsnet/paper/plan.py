@@ -3,6 +3,7 @@
 from typing import Any
 
 from mocapsnet.paper.others import convnet, sabour, sabour_ensemble, xi_capsnet, xi_ensemble, xi_two_conv
+from mocapsnet.paper.printed import MODELS, SETS
 from mocapsnet.paper.recipe import Recipe
 from mocapsnet.paper.recipes import (
     ablation,
@@ -15,8 +16,6 @@ from mocapsnet.paper.recipes import (
     stable,
 )
 
-SKIPS = ("rescapsnet", "mocapsnet")
-SETS = ("mnist", "svhn", "cifar10", "cifar100")
 # Ours first: what a reader asks for first.
 THREE = ("stable", "released", "written")
 
@@ -27,7 +26,7 @@ def depths(*datasets: str) -> list[Recipe]:
         recipe(kind, dataset, model, blocks)
         for kind in THREE
         for dataset in datasets
-        for model in SKIPS
+        for model in MODELS
         for blocks in range(1, 9)
     ]
     plain = [recipe(kind, d, "capsnet", blocks) for kind in THREE for d in datasets for blocks in (1, 4)]
@@ -43,7 +42,7 @@ def table_3() -> list[Recipe]:
         for blocks in (1, 3, 5)
         for routing in ("rba", "sda", "em")
         for optimizer in ("adam", "ranger21")
-        for model in SKIPS
+        for model in MODELS
         if (kind, routing) != ("released", "em")
     ]
     return [*others, stable("cifar10", "capsnet", 0), *cells]
@@ -59,7 +58,7 @@ def table_5() -> list[Recipe]:
         {"lr": 0.001},
         {"lr": 0.1},
     ]
-    return [ablation(kind, model, **row) for kind in THREE for row in rows for model in SKIPS]
+    return [ablation(kind, model, **row) for kind in THREE for row in rows for model in MODELS]
 
 
 def deepest() -> list[Recipe]:

@@ -146,6 +146,7 @@ STEEPNESS = {
 }
 # The share of a test set's largest class, in percent: what always naming one class gets.
 CHANCE = {"mnist": 11.35, "svhn": 19.59, "cifar10": 10.0, "cifar100": 1.0}
+SETS = tuple(CHANCE)
 TEST_IMAGES = {"mnist": 10_000, "svhn": 26_032, "cifar10": 10_000, "cifar100": 10_000}
 NAMES = {
     "mnist": "MNIST",

@@ -12,14 +12,14 @@ from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import one_of
 from mocapsnet.paper.recipe import Recipe, changed
 
-MODELS = {"capsnet": "CapsNet", "rescapsnet": "ResCapsNet", "mocapsnet": "MoCapsNet"}
+KINDS = {"capsnet": "CapsNet", "rescapsnet": "ResCapsNet", "mocapsnet": "MoCapsNet"}
 TRUNKS = {"capsnet": "plain", "rescapsnet": "residual", "mocapsnet": "momentum"}
 EPOCHS = {"mnist6k": 30, "mnist": 30, "fashion_mnist": 30}
 DIGITS = ("mnist6k", "mnist", "svhn")
 
 
 def recipe(
-    recipe: str,
+    name: str,
     dataset: str,
     model: str,
     blocks: int = 1,
@@ -32,8 +32,8 @@ def recipe(
     >>> recipe("stable", "cifar10", "mocapsnet", blocks=2, optimizer="ranger21", lr=0.1).name
     'cifar10-mocapsnet-rba-ranger21-b2-stable-lr0.1'
     """
-    one_of("recipe", recipe, NAMED)
-    return changed(NAMED[recipe](dataset, model, blocks, routing, optimizer), **changes)
+    one_of("recipe", name, NAMED)
+    return changed(NAMED[name](dataset, model, blocks, routing, optimizer), **changes)
 
 
 def paper_training(dataset: str, optimizer: str) -> dict[str, Any]:
@@ -48,19 +48,19 @@ def paper_training(dataset: str, optimizer: str) -> dict[str, Any]:
 
 
 def paper_recipe(
-    recipe: str, dataset: str, model: str, blocks: int, routing: str, optimizer: str, **network: Any
+    name: str, dataset: str, model: str, blocks: int, routing: str, optimizer: str, **network: Any
 ) -> Recipe:
     """One of the paper's three networks with the paper's training."""
-    one_of("model", model, MODELS)
+    one_of("model", model, KINDS)
     return Recipe(
-        f"{dataset}-{model}-{routing}-{optimizer}-b{blocks}-{recipe}",
-        recipe,
+        f"{dataset}-{model}-{routing}-{optimizer}-b{blocks}-{name}",
+        name,
         dataset,
         model,
         blocks,
         routing,
         optimizer,
-        MODELS[model],
+        KINDS[model],
         {"blocks": blocks, "routing": routing, **network},
         paper_training(dataset, optimizer),
     )
@@ -105,7 +105,7 @@ def released(
     and Res: CIFAR-10 71.6 and 72.6 %, SVHN 92.5 and 91.9, MNIST 99.4, CIFAR-100 13.2 and 2.8, with 8 blocks
     43.7 and 2.7, n 1 each.
     """
-    one_of("model", model, MODELS)
+    one_of("model", model, KINDS)
     if routing not in ("rba", "sda"):
         raise WrongArgument(f"the released code routes by 'rba' or 'sda', got {routing!r}; use 'stable'")
     training = paper_training(dataset, optimizer)
@@ -143,7 +143,7 @@ def best(dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimi
     Hardware: one H200, 10 minutes where up to eleven share it; expected with one block: CIFAR-10 83.7 %,
     CIFAR-100 54.1 %, SVHN 95.4 %, MNIST 99.5 % (n 1 each).
     """
-    recipe = stable(dataset, model, blocks, routing, optimizer)
+    base = stable(dataset, model, blocks, routing, optimizer)
     free: dict[str, Any] = {"ema": 0.999, "reconstruction_weight": 0.0, "test": "end"}
     if optimizer == "adam":
         free |= {"lr": 2e-3, "schedule": "cosine", "warm_up": 3.0, "weight_decay": 0.05}
@@ -152,10 +152,10 @@ def best(dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimi
     if dataset not in ("mnist6k", "mnist"):
         free["cutout"] = 8
     return replace(
-        recipe,
-        name=recipe.name.replace("-stable", "-best"),
+        base,
+        name=base.name.replace("-stable", "-best"),
         recipe="best",
-        training={**recipe.training, **free},
+        training={**base.training, **free},
     )
 
 
@@ -196,16 +196,16 @@ def figure_2_skip() -> Recipe:
     return changed(stable("cifar10", "rescapsnet"), skip="block")
 
 
-def ablation(recipe: str, model: str, lr: float = 0.01, capsules: int = 32, batch: int = 128) -> Recipe:
+def ablation(name: str, model: str, lr: float = 0.01, capsules: int = 32, batch: int = 128) -> Recipe:
     """A row of table 5: two blocks, Ranger21, 100 epochs.
 
     Command: mocapsnet reproduce table-5
     Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
     told = {"lr": lr, "capsules": capsules, "batch": batch, "epochs": 100}
-    if recipe == "released":
+    if name == "released":
         told["steps_told"] = batch
-    return changed(NAMED[recipe]("cifar10", model, 2, "rba", "ranger21"), **told)
+    return changed(NAMED[name]("cifar10", model, 2, "rba", "ranger21"), **told)
 
 
 def best_ensemble() -> Recipe:
@@ -214,6 +214,6 @@ def best_ensemble() -> Recipe:
     Command: mocapsnet reproduce best --only "ensemble"
     Hardware: one GPU. Minutes and expected accuracy: not run yet.
     """
-    recipe = best("cifar10", "mocapsnet")
-    name = recipe.name.replace("mocapsnet", "mocapsnet-ensemble")
-    return replace(recipe, name=name, model="mocapsnet-ensemble", members=7)
+    one = best("cifar10", "mocapsnet")
+    name = one.name.replace("mocapsnet", "mocapsnet-ensemble")
+    return replace(one, name=name, model="mocapsnet-ensemble", members=7)

@@ -41,7 +41,7 @@ class Place:
         return min(folder.glob(f"{task.name}-*.json"), default=None)
 
 
-def trained(task: Task, place: Place) -> Recipe:
+def really_run(task: Task, place: Place) -> Recipe:
     """The recipe that is really run."""
     return task.recipe.smoke() if place.smoke else task.recipe
 
@@ -73,7 +73,7 @@ def write_failure(task: Task, place: Place, error: str) -> None:
 def told(task: Task, place: Place) -> dict[str, Any]:
     """What was to be trained; a smoke run also says what was."""
     words: dict[str, Any] = {"recipe": asdict(task.recipe)} | ({"note": place.note} if place.note else {})
-    return {**words, "smoke": True, "trained": asdict(trained(task, place))} if place.smoke else words
+    return {**words, "smoke": True, "trained": asdict(really_run(task, place))} if place.smoke else words
 
 
 def file_name(task: Task, device: str) -> str:

@@ -12,7 +12,7 @@ from mocapsnet.paper.figures import FIGURES
 from mocapsnet.paper.layout import Entry, Table, markdown
 from mocapsnet.paper.page import page
 from mocapsnet.paper.tables import filled, paper_tables
-from mocapsnet.paper.verdicts import RECIPES, VERDICTS, Judgement, Row, by_cell, ledger, parts
+from mocapsnet.paper.verdicts import JUDGED, VERDICTS, Judgement, Row, by_cell, ledger, parts
 
 TITLE = "Momentum Capsule Networks, run again"
 INTRODUCTION = (
@@ -23,7 +23,7 @@ INTRODUCTION = (
     "(scaled-distance agreement) and EM (expectation maximisation) are how capsules of one layer route to "
     "the next."
 )
-SMOKE = (
+SMOKE_TOLD = (
     "This is a smoke run: tiny networks, one epoch of a few embedded digits. It shows that the path "
     "works. Its numbers say nothing about the paper."
 )
@@ -80,7 +80,7 @@ def write_report(results: Path) -> tuple[Path, Path]:
     writing.check_writable(results / "figures", "output")
     for name, (_, picture) in figures.items():
         writing.write(results / "figures" / f"{name}.svg", picture.encode())
-    smoke = SMOKE if evidence.smoke else ""
+    smoke = SMOKE_TOLD if evidence.smoke else ""
     told = counts(evidence, tables)
     html = page(TITLE, [INTRODUCTION, smoke], told, RULES, RECIPES_TOLD, tables, figures, judged)
     text = as_markdown([INTRODUCTION, smoke], told, tables, judged)
@@ -112,7 +112,7 @@ def sentences_table(judged: Sequence[Judgement]) -> Table:
         [Entry(j.verdict), Entry(says(j)), Entry(j.own.told if j.own else ""), *findings(Row(j))]
         for j in judged
     ]
-    return Table("", "", "", ["verdict", "claim", "the paper's own numbers", *RECIPES, "evidence"], rows)
+    return Table("", "", "", ["verdict", "claim", "the paper's own numbers", *JUDGED, "evidence"], rows)
 
 
 def numbers_table(rows: Sequence[Row]) -> Table:
@@ -126,7 +126,7 @@ def numbers_table(rows: Sequence[Row]) -> Table:
         ]
         for row in rows
     ]
-    return Table("", "", "", ["number", "printed ±", "printed", *RECIPES, "evidence"], told)
+    return Table("", "", "", ["number", "printed ±", "printed", *JUDGED, "evidence"], told)
 
 
 def says(j: Judgement) -> str:
@@ -136,7 +136,7 @@ def says(j: Judgement) -> str:
 
 def findings(row: Row) -> list[Entry]:
     """What each recipe's evidence says, and its files."""
-    told = [Entry(row.mark(recipe) if row.main.findings else "") for recipe in RECIPES]
+    told = [Entry(row.mark(recipe) if row.main.findings else "") for recipe in JUDGED]
     return [*told, Entry(", ".join(f"`{name}`" for name in patterns(row.main.files())))]
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import a_folder, at_least, one_of
+from mocapsnet.paper.benches import SMALL
 from mocapsnet.paper.evidence import read
 from mocapsnet.paper.figures import NETWORKS
 from mocapsnet.paper.grid import chosen, distinct, ordered
@@ -22,9 +23,9 @@ from mocapsnet.train.fit import pick_device
 from mocapsnet.train.record import hardware
 
 # What is measured, not trained.
-MEASURED = ("table-4", "figure-3", "figure-4", "all")
-WHAT = tuple(dict.fromkeys((*TABLES, *MEASURED, "report")))
-SETS = ("mnist", "cifar10", "svhn")
+BENCHED = ("table-4", "figure-3", "figure-4", "all")
+WHAT = tuple(dict.fromkeys((*TABLES, *BENCHED, "report")))
+SHAPES = ("mnist", "cifar10", "svhn")
 
 
 class Measurement(NamedTuple):
@@ -33,7 +34,7 @@ class Measurement(NamedTuple):
     what: str
     networks: Sequence[str]
     flags: Sequence[str] = ()
-    datasets: Sequence[str] = SETS
+    datasets: Sequence[str] = SHAPES
     depths: Sequence[int] = DEPTHS
     capsules: int = 32
 
@@ -103,18 +104,18 @@ def check_kind(place: Place) -> None:
 
 def shapes(what: str, only: str) -> list[str]:
     """The data sets whose shapes are measured for a table or a figure; only may name some of them."""
-    if what not in MEASURED or (what == "all" and only):
+    if what not in BENCHED or (what == "all" and only):
         return []
     words = [word.lower().removeprefix("dataset=").split(",") for word in only.split()]
-    found = [name for name in SETS if all(name in word for word in words)]
+    found = [name for name in SHAPES if all(name in word for word in words)]
     if not found:
-        raise WrongArgument(f"only must name data sets of {what}, {', '.join(SETS)}, got {only!r}")
+        raise WrongArgument(f"only must name data sets of {what}, {', '.join(SHAPES)}, got {only!r}")
     return found
 
 
-def measure(place: Place, datasets: Sequence[str] = SETS) -> list[str]:
+def measure(place: Place, datasets: Sequence[str] = SHAPES) -> list[str]:
     """Bench every network at every depth on these shapes, unless this device did; gives what failed."""
-    small = ["--batch=4", "--channels=8", "--repeats=2"] if place.smoke else []
+    small = [*(f"--{name}={value}" for name, value in SMALL.items()), "--repeats=2"] if place.smoke else []
     machine = hardware(device := pick_device(place.device))
     here = machine["cpu" if device.type == "cpu" else "device"]
     measured = read(place.results).measured

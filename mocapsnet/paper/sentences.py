@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mocapsnet.paper import own, own_costs
 from mocapsnet.paper.built import SameLength
-from mocapsnet.paper.measured import Bench, Inverts, Outweighs, Slope, SlopeRatio
+from mocapsnet.paper.measured import Curve, Inverts, Outweighs, Slope, SlopeRatio
 from mocapsnet.paper.printed import NAMES
 from mocapsnet.paper.rules import AllOf, Claim, MostOf
 from mocapsnet.paper.section_4 import results
@@ -21,7 +21,7 @@ def limit(routing: str, learns: int, fails: Sequence[int]) -> AllOf:
 def opening() -> list[Claim]:
     """From the abstract to section 4.1."""
     peak, seconds = both("step", "peak_mib"), both("step", "seconds")
-    kept = Bench("memory", "kept_mib", "cifar10", "mocapsnet")
+    kept = Curve("memory", "kept_mib", "cifar10", "mocapsnet")
     return [
         *(
             Claim(

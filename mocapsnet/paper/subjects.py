@@ -1,7 +1,6 @@
 """What sentences of the paper are about: trained runs and measured networks, by short names."""
 
-from mocapsnet.paper.measured import Bench
-from mocapsnet.paper.printed import CHANCE
+from mocapsnet.paper.measured import Curve
 from mocapsnet.paper.trained import Better, Trained
 
 
@@ -30,16 +29,15 @@ def baseline(model: str) -> Trained:
     return Trained("cifar10", model, 0)
 
 
-def both(what: str, metric: str, dataset: str = "cifar10") -> tuple[Bench, Bench]:
+def both(what: str, metric: str, dataset: str = "cifar10") -> tuple[Curve, Curve]:
     """MoCapsNet and ResCapsNet as bench measures them."""
-    return Bench(what, metric, dataset, "mocapsnet"), Bench(what, metric, dataset, "rescapsnet")
+    return Curve(what, metric, dataset, "mocapsnet"), Curve(what, metric, dataset, "rescapsnet")
 
 
-SETS = tuple(CHANCE)
 # The depth at which MoCapsNet is best in tables 1 and 2.
 BEST_DEPTH = {"mnist": 7, "svhn": 3, "cifar10": 1, "cifar100": 8}
 OPTIMIZERS = ("adam", "ranger21")
-# The data sets of figure 3; SVHN's shapes are CIFAR-10's.
-MEASURED = ("mnist", "cifar10")
+# The shapes whose times are compared; SVHN's are CIFAR-10's.
+TIMED = ("mnist", "cifar10")
 # Of a sentence about every depth, those that are asked for.
 SOME_DEPTHS = (1, 2, 4, 8)

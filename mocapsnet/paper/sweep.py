@@ -14,7 +14,7 @@ from mocapsnet.errors import Busy, Interrupted
 from mocapsnet.paper.evidence import diverged
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.records import Place, failure, outdated, trained, write_failure, write_record
+from mocapsnet.paper.records import Place, failure, outdated, really_run, write_failure, write_record
 from mocapsnet.train.fit import pick_device
 from mocapsnet.train.malloc import keep_freed_memory
 from mocapsnet.train.signals import raised
@@ -52,7 +52,7 @@ def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = F
     before = [task for task in tasks if ended(task, place)]
     there = {task.name for task in before}
     rest = [task for task in tasks if task.name not in there]
-    for name in sorted({trained(task, place).dataset for task in rest}):
+    for name in sorted({really_run(task, place).dataset for task in rest}):
         # What is not there is told before the first run.
         data.load(name, place.data, download)
     if rest:
@@ -107,7 +107,7 @@ class Part(NamedTuple):
 
 def parts(task: Task, place: Place) -> list[Part]:
     """An ensemble's members, then what is left to be done."""
-    count = trained(task, place).members
+    count = really_run(task, place).members
     return [*(Part(task, number) for number in range(count if count > 1 else 0)), Part(task)]
 
 
@@ -185,7 +185,7 @@ def run(task: Task, place: Place, member: int | None = None) -> None:
         return
     folder = place.runs / task.name
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = trained(task, place)
+    recipe = really_run(task, place)
     try:
         with (folder / "log.txt").open("a") as log, contextlib.redirect_stdout(log):
             images = data.load(recipe.dataset, place.data)

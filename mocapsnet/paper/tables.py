@@ -3,29 +3,29 @@
 from collections.abc import Sequence
 
 from mocapsnet.paper.beyond import controls, not_in_the_paper, notes, other_runs
-from mocapsnet.paper.claims import printed_value, trained
+from mocapsnet.paper.claims import meant_by, printed_value
 from mocapsnet.paper.evidence import Evidence
-from mocapsnet.paper.layout import HEAD, RECIPES, Entry, Table, entry
+from mocapsnet.paper.layout import COLUMNS, HEAD, Entry, Table, entry
 from mocapsnet.paper.plan import PLANNED
 from mocapsnet.paper.printed import ACCURACY, DEPTHS, MEMORY, NAMES, Cell, cells
 from mocapsnet.paper.subjects import BEST_DEPTH
 
-IN_TABLE_2 = {trained(cell) for cell in cells() if cell.table == "table-2"}
+IN_TABLE_2 = {meant_by(cell) for cell in cells() if cell.table == "table-2"}
 TRAINED = {(r.recipe, r.dataset, r.model, r.blocks, r.routing, r.optimizer) for r in PLANNED.values()}
 
 
 def planned(cell: Cell, recipe: str) -> bool:
     """Whether a recipe trains what a cell is about."""
-    return (recipe, *trained(cell)[:5]) in TRAINED
+    return (recipe, *meant_by(cell)[:5]) in TRAINED
 
 
 def beside(cell: Cell, evidence: Evidence) -> list[Entry]:
     """A printed accuracy and ours; nothing where there is no recipe."""
     ours = [
-        entry(trained(cell).runs(evidence, recipe)) if planned(cell, recipe) else Entry("")
-        for recipe in RECIPES
+        entry(meant_by(cell).runs(evidence, recipe)) if planned(cell, recipe) else Entry("")
+        for recipe in COLUMNS
     ]
-    again = cell.table == "table-3" and trained(cell) in IN_TABLE_2
+    again = cell.table == "table-3" and meant_by(cell) in IN_TABLE_2
     return [Entry(printed_value(cell)), *(found._replace(again=again) for found in ours)]
 
 
@@ -37,7 +37,7 @@ def accuracy_table(table: str, dataset: str, evidence: Evidence) -> Table:
         for cell in sorted(found, key=lambda cell: cell.blocks)
     ]
     title = f"Table {table[-1]}: {NAMES[dataset]}, test accuracy in percent"
-    return Table(NAMES[dataset], title, "", ["blocks", "network", "paper", *RECIPES], rows)
+    return Table(NAMES[dataset], title, "", ["blocks", "network", "paper", *COLUMNS], rows)
 
 
 def table_3(evidence: Evidence) -> Table:
@@ -57,7 +57,7 @@ def table_3(evidence: Evidence) -> Table:
         "The paper took the first three from Xi et al. Their widths are not public; the recipes state ours. "
         "Rows with blocks, Adam and RBA are the runs of table 2 again."
     )
-    head = ["network", "blocks", "optimizer", "routing", "paper", *RECIPES]
+    head = ["network", "blocks", "optimizer", "routing", "paper", *COLUMNS]
     return Table("Table 3", "Table 3: CIFAR-10, test accuracy in percent", note, head, rows)
 
 
@@ -117,7 +117,7 @@ def table_5(evidence: Evidence) -> Table:
         if cell.table == "table-5"
     ]
     note = "Two blocks, RBA, Ranger21, 100 epochs."
-    head = ["network", "learning rate", "capsules", "batch", "paper", *RECIPES]
+    head = ["network", "learning rate", "capsules", "batch", "paper", *COLUMNS]
     return Table("Table 5", "Table 5: CIFAR-10, test accuracy in percent", note, head, rows)
 
 
@@ -132,11 +132,11 @@ def headline(evidence: Evidence) -> Table:
         ]
         for cell in cells()
         if cell.table in ("table-1", "table-2")
-        if (ran := [recipe for recipe in RECIPES if trained(cell).runs(evidence, recipe)])
+        if (ran := [recipe for recipe in COLUMNS if meant_by(cell).runs(evidence, recipe)])
         and ("best" in ran or BEST_DEPTH[cell.dataset] == cell.blocks)
     ]
     title = "In short: test accuracy in percent at the depths of the paper's introduction, and of `best`"
-    return Table("In short", title, "", [*HEAD, "paper", *RECIPES], rows)
+    return Table("In short", title, "", [*HEAD, "paper", *COLUMNS], rows)
 
 
 def paper_tables(evidence: Evidence) -> list[Table]:
@@ -156,7 +156,7 @@ def filled(tables: Sequence[Table]) -> dict[str, str]:
         if table.title.startswith("Table"):
             for row in table.rows:
                 for name, cell in zip(table.head, row, strict=True):
-                    if name in RECIPES and cell.text:
+                    if name in COLUMNS and cell.text:
                         accuracies.append(cell)
                     elif name.isdigit() and row[2].text.startswith("ours"):
                         sizes.append(cell)

@@ -16,7 +16,8 @@ CONTRADICTED = "contradicted by the paper's own numbers"
 INDICATIVE = "indicative"
 NOT_RUN = "not run"
 VERDICTS = (HOLDS, RELEASED, FALSE, CONTRADICTED, INDICATIVE, NOT_RUN)
-RECIPES = ("written", "released", "stable")
+# The recipes whose evidence is told of a claim.
+JUDGED = ("written", "released", "stable")
 
 
 class Judgement(NamedTuple):
@@ -55,7 +56,7 @@ def judge(claim: Claim, evidence: Evidence) -> Judgement:
     """
     said = claim.own() if claim.own else None
     rule = claim.rule
-    findings = {recipe: rule.find(evidence, recipe) for recipe in RECIPES} if rule else {}
+    findings = {recipe: rule.find(evidence, recipe) for recipe in JUDGED} if rule else {}
     return Judgement(claim, verdict(said, findings, rule.decided_by() if rule else ()), said, findings)
 
 

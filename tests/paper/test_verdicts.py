@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 from evidences import evidence, outcome, runs, steps
 
-from mocapsnet.paper import built, own_costs, printed, recipes
+from mocapsnet.paper import own_costs, printed, recipes
 from mocapsnet.paper.benches import Broken, Measured
-from mocapsnet.paper.claims import claims, trained
+from mocapsnet.paper.claims import claims, meant_by
 from mocapsnet.paper.evidence import Evidence
-from mocapsnet.paper.layout import RECIPES
-from mocapsnet.paper.measured import Bench, Difference, Inverts, Outweighs, Ratio, Read, Slope, SlopeRatio
+from mocapsnet.paper.layout import COLUMNS
+from mocapsnet.paper.measured import Curve, Difference, Inverts, Outweighs, Ratio, Read, Slope, SlopeRatio
 from mocapsnet.paper.own import Own
 from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.recipe import changed
@@ -33,7 +33,7 @@ from mocapsnet.paper.verdicts import (
 
 MO, RES = Trained("cifar10", "mocapsnet", 1), Trained("cifar10", "rescapsnet", 1)
 SABOUR = Trained("cifar10", "sabour-ensemble", 0, "leaky-rba")
-MEMORY = Bench("step", "peak_mib", "cifar10", "mocapsnet")
+MEMORY = Curve("step", "peak_mib", "cifar10", "mocapsnet")
 OTHER = MEMORY._replace(model="rescapsnet")
 TIMES = tuple(bench._replace(metric="seconds") for bench in (MEMORY, OTHER))
 
@@ -285,8 +285,8 @@ def test_memory_that_does_not_grow_is_flatter_than_any():
 
 @pytest.mark.parametrize(("class_dim", "expected"), [(16, FALSE), (8, HOLDS)])
 def test_the_released_network_says_how_long_its_capsules_are(monkeypatch, class_dim, expected):
-    change = partial(changed, class_dim=class_dim)
-    monkeypatch.setattr(built, "named", lambda *told: change(recipes.recipe(*told)))
+    as_it_is = recipes.recipe
+    monkeypatch.setattr(recipes, "recipe", lambda *told: changed(as_it_is(*told), class_dim=class_dim))
     assert judge(sentence("have the same length"), Evidence()).verdict == expected
 
 
@@ -300,8 +300,8 @@ def test_a_column_is_empty_exactly_where_no_recipe_is():
         (r.recipe, r.dataset, r.model, r.blocks, r.routing, r.optimizer) for t in TABLES.values() for r in t
     }
     for cell in printed.cells():
-        for recipe in RECIPES if cell.table != "table-4" else ():
-            assert planned(cell, recipe) == ((recipe, *trained(cell)[:5]) in there), (cell, recipe)
+        for recipe in COLUMNS if cell.table != "table-4" else ():
+            assert planned(cell, recipe) == ((recipe, *meant_by(cell)[:5]) in there), (cell, recipe)
 
 
 def test_all_of_needs_all_for_a_yes_and_one_for_a_no():
