@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocapsnet.nn.tape import Tape, generators, set_generators
+from mocapsnet.nn.circumstances import generators, set_generators
+from mocapsnet.nn.tape import Tape
 
 if TYPE_CHECKING:
     from mocapsnet.nn.reversible import MomentumSequence

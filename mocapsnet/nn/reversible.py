@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 
 from mocapsnet.errors import OutOfRange, WrongArgument
+from mocapsnet.nn.arriving import Arriving
 from mocapsnet.nn.inversion import InversionReport, report
 from mocapsnet.nn.tape import Tape, answer
 from mocapsnet.ops.arguments import one_of
@@ -32,27 +33,6 @@ class Fusible(nn.Module, ABC):
 
         What left the range of exact arithmetic is NaN. None where there is no faster way.
         """
-
-
-class Arriving:
-    """Numbers on their way from a device: a GPU's nobody waits for."""
-
-    def __init__(self, numbers: Tensor) -> None:
-        self.numbers = torch.empty_like(numbers, device="cpu", pin_memory=numbers.is_cuda)
-        self.numbers.copy_(numbers, non_blocking=True)
-        self.event = torch.cuda.Event() if numbers.is_cuda else None
-        if self.event is not None:
-            self.event.record()
-
-    def there(self) -> bool:
-        """Whether they can be read without waiting."""
-        return self.event is None or self.event.query()
-
-    def read(self) -> Any:
-        """The number, or a list of them."""
-        if self.event is not None:
-            self.event.synchronize()
-        return self.numbers.tolist()
 
 
 class MomentumSequence(nn.Module):

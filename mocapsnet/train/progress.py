@@ -5,7 +5,7 @@ import sys
 import torch
 from tqdm import tqdm
 
-from mocapsnet.nn.reversible import Arriving
+from mocapsnet.nn.arriving import Arriving
 from mocapsnet.train.state import Row, State
 
 
