@@ -1,12 +1,9 @@
 """The coupling coefficients of every routed layer: who sends how much to whom."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from mocapsnet.nn.routing import CapsLayer
-from mocapsnet.nn.watch import watching
+from mocapsnet.nn.watch import intermediates
 
 
 @torch.no_grad()
@@ -16,12 +13,5 @@ def coupling(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     >>> coupling(mc.CapsNet((1, 28, 28), classes=10), torch.rand(2, 1, 28, 28))["caps2"].shape
     torch.Size([2, 10, 32])
     """
-    found: dict[str, Tensor] = {}
-
-    def see(name: str, module: nn.Module, given: tuple[Any, ...], _: Any) -> None:
-        if isinstance(module, CapsLayer):
-            found[name] = module.coupling(given[0])
-
-    with watching(model, see):
-        model(images)
-    return found
+    _, layers = intermediates(model, images)
+    return {layer.name: layer.coupling for layer in layers if layer.coupling is not None}

@@ -41,10 +41,8 @@ def watching(model: nn.Module, see: See) -> Iterator[None]:
             hook.remove()
 
 
-def intermediates(
-    model: nn.Module, images: Tensor, labels: Tensor | None = None
-) -> tuple[Any, list[Intermediate]]:
-    """What a capsule network returns, and every layer of capsules on the way."""
+def intermediates(model: nn.Module, *inputs: Any) -> tuple[Any, list[Intermediate]]:
+    """What a model makes of its inputs, and every layer of capsules on the way."""
     found: list[Intermediate] = []
     states: list[Tensor] = []
 
@@ -53,13 +51,14 @@ def intermediates(
             states.append(given[0])
             found.append(Intermediate(name, gave, module.coupling(given[0]), gave))
         elif name == "primary":
+            states.append(given[0])
             found.append(Intermediate(name, gave, None, gave))
 
     with watching(model, see):
-        output = model(images, labels)
+        output = model(*inputs)
     # What a layer leaves is what the next one is given: nothing here depends on the kind of the trunk.
-    for n in range(1, len(found) - 1):
-        found[n] = found[n]._replace(x=states[n])
+    for n, x in enumerate(states[1:]):
+        found[n] = found[n]._replace(x=x)
     return output, found
 
 

@@ -75,6 +75,16 @@ def test_coupling_is_what_the_layer_routed_with(network):
     assert c.std() > 0.01
 
 
+def test_coupling_looks_into_any_module_of_layers(routing):
+    first, second = CapsLayer(6, 3, 4, 5, routing), CapsLayer(4, 5, 2, 3, routing)
+    u = torch.randn(2, 6, 3)
+    found = coupling(torch.nn.Sequential(first, second), u)
+    assert list(found) == ["0", "1"]
+    assert torch.equal(found["0"], first.coupling(u))
+    assert torch.equal(found["1"], second.coupling(first(u)))
+    assert coupling(torch.nn.Sequential(), u) == {}
+
+
 def test_coupling_starts_uniform(network, routing):
     for name, c in coupling(network(routing=routing, iterations=1), torch.rand(2, 1, 9, 9)).items():
         parents = (4 if name == "caps2" else 3) + (routing == "leaky-rba")
