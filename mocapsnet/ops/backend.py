@@ -1,13 +1,12 @@
 """Where the fused programs run, and why not where they do not."""
 
-import math
 import os
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,19 +14,47 @@ from torch.autograd import forward_ad
 
 from mocapsnet.errors import CannotRun
 from mocapsnet.ops.arguments import one_of
-from mocapsnet.ops.order import one_image, power
+from mocapsnet.ops.order import one_image, power, rounds
 
 # As Triton reads it, once.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FUSED = ("rba", "leaky-rba", "sda", "em")
-# Columns (j,e) of a tile of votes that the registers of an op's program hold, where it takes all j at once.
-TILE_COLUMNS = {"rba": 1024, "sda": 2048}
-# Elements of all W_ij of one i, padded, that such a program has on chip.
-TILE_MATRICES = {"rba": 32768}
+# Columns (j,e) of a tile of votes that the registers of a program hold, where it takes all j at once; and
+# so many that "auto" takes, because more were not timed yet.
+TILE_COLUMNS, TIMED = {"rba": 2048, "sda": 2048}, {"rba": 1024}
 # Elements of a matrix W_ij for which a program that is written out for each still compiles in minutes.
 MATRIX = {"sda": 256}
 # Components of a vote that one thread holds.
 LONGEST = {"em": 256}
+
+
+class Chip(NamedTuple):
+    """A GPU's generation, the first number of its compute capability, and bytes on chip for a program."""
+
+    major: int
+    memory: int
+
+    @property
+    def unread(self) -> int:
+        """Turns of a loop on their way that need no room: products of Hopper and B200 read theirs there."""
+        return 0 if self.major in (9, 10) else 1
+
+
+# The GPU that the programs were made on; whoever only interprets them passes for one.
+H200 = Chip(9, 232448)
+# The first generation that Triton supports and that multiplies bfloat16.
+FIRST = 8
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def chip(device: torch.device) -> Chip:
+    """What programs find on a device."""
+    if device.type != "cuda":
+        return H200
+    if torch.version.hip:
+        return Chip(0, 0)
+    found: Any = torch.cuda.get_device_properties(device)
+    return Chip(found.major, found.shared_memory_per_block_optin)
 
 
 @cache
@@ -116,7 +143,12 @@ def stem(images: Tensor, w: Tensor, dtype: torch.dtype) -> ModuleType | None:
         from mocapsnet.ops.stem import fused
     except ImportError:
         return None
-    return fused if fused.suits(images, w, dtype) and not transformed() else None
+    return fused if suitable(images) and fused.suits(images, w, dtype) else None
+
+
+def suitable(x: Tensor) -> bool:
+    """Whether programs can run where x is, and nothing must see each of their operations."""
+    return chip(x.device).major >= FIRST and not transformed()
 
 
 def convolution(x: Tensor, channels: int) -> ModuleType | None:
@@ -125,7 +157,7 @@ def convolution(x: Tensor, channels: int) -> ModuleType | None:
         from mocapsnet.ops.conv import fused
     except ImportError:
         return None
-    return fused if fused.suits(x, channels) and not transformed() else None
+    return fused if suitable(x) and fused.suits(x, channels) else None
 
 
 def adam(weights: Iterable[Tensor]) -> ModuleType | None:
@@ -134,7 +166,9 @@ def adam(weights: Iterable[Tensor]) -> ModuleType | None:
         from mocapsnet.ops.adam import fused
     except ImportError:
         return None
-    return fused if fused.suits(weights) else None
+    weights = list(weights)
+    old = any(chip(weight.device).major < FIRST for weight in weights)
+    return fused if fused.suits(weights) and not old else None
 
 
 def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, str]) -> ModuleType | None:
@@ -144,25 +178,18 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
     """
     if backend == "reference" or (backend == "auto" and not u.is_cuda):
         return None
-    (_, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    why, columns, size, longest = None, TILE_COLUMNS.get(op), MATRIX.get(op, D * E), LONGEST.get(op, E)
-    most = TILE_MATRICES.get(op, math.inf)
-    wrong = [name for name, (value, able) in options.items() if value != able]
+    why, wrong = None, [name for name, (value, able) in options.items() if value != able]
     if not (u.is_cuda or (u.device.type == "cpu" and INTERPRETED)):
         why = f"u is on {u.device.type}, and it needs a CUDA GPU, or TRITON_INTERPRET=1 in the environment"
+    elif chip(u.device).major < FIRST:
+        why = f"it needs an NVIDIA GPU of compute capability {FIRST}.0 or newer"
     elif wrong:
         value, able = options[wrong[0]]
         why = f"{wrong[0]} must be {able!r}, got {value!r}"
     elif torch.promote_types(u.dtype, W.dtype) not in (torch.float32, torch.bfloat16, torch.float16):
         why = f"it computes in float32, and u and W are {u.dtype} and {W.dtype}"
-    elif columns and not one_image(I, J, E) and max(16, power(J)) * power(E) > columns:
-        why = f"J, at least 16, times E, as powers of two, must make at most {columns}, got {J} and {E}"
-    elif not one_image(I, J, E) and max(16, power(D)) * max(16, power(J)) * power(E) > most:
-        why = f"J, D, at least 16, and E, as powers of two, must make at most {most}, got {J}, {D} and {E}"
-    elif size < D * E:
-        why = f"D times E must be at most {size}, got {D} and {E}"
-    elif longest < E:
-        why = f"E must be at most {longest}, got {E}"
+    elif u.is_cuda and (large := too_large(op, u, W, backend)):
+        why = large
     elif transformed():
         why = "forward mode and torch.func's transforms cannot look into it"
     elif isinstance(found := programs(op), ModuleType):
@@ -171,4 +198,23 @@ def fused_op(op: str, u: Tensor, W: Tensor, backend: str, **options: tuple[str, 
         why = found
     if backend == "fused":
         refuse(why)
+    return None
+
+
+def too_large(op: str, u: Tensor, W: Tensor, backend: str) -> str | None:
+    """What of a size a GPU's program cannot hold; an interpreter's holds anything."""
+    (_, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
+    if (most := MATRIX.get(op, D * E)) < D * E:
+        return f"D times E must be at most {most}, got {D} and {E}"
+    if (most := LONGEST.get(op, E)) < E:
+        return f"E must be at most {most}, got {E}"
+    if one_image(I, J, E) or op not in TILE_COLUMNS:
+        return None
+    columns = max(16, power(J)) * power(E)
+    if (most := TIMED[op] if backend == "auto" and op in TIMED else TILE_COLUMNS[op]) < columns:
+        return f"J, at least 16, times E, as powers of two, must make at most {most}, got {J} and {E}"
+    # All W_ij of one i, and some sums.
+    matrices = max(16, power(D)) * columns * (2 if rounds(u) else 4) + 1024
+    if (memory := chip(u.device).memory) < matrices:
+        return f"W of one i takes {matrices:,} bytes on chip, of {memory:,}; lower J, E or D"
     return None

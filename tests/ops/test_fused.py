@@ -18,7 +18,14 @@ from mocapsnet.ops.rba.reference import rba as reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # B, J, I, D, E
-SHAPES = [(1, 1, 1, 1, 1), (3, 4, 5, 3, 8), (17, 3, 7, 8, 5), (2, 10, 20, 8, 16), (9, 2, 3, 18, 2)]
+SHAPES = [
+    (1, 1, 1, 1, 1),
+    (3, 4, 5, 3, 8),
+    (17, 3, 7, 8, 5),
+    (2, 10, 20, 8, 16),
+    (9, 2, 3, 18, 2),
+    (17, 40, 3, 3, 9),
+]
 
 
 @pytest.fixture(params=["image", "tile"])
@@ -213,14 +220,6 @@ def test_a_compiled_graph_holds_it_as_one_op(regime):
             "gradient must be 'last', got 'all'",
         ),
         (lambda u, W: mc.ops.rba(u.double(), W, backend="fused"), "u and W are torch.float64"),
-        (
-            lambda u, W: mc.ops.rba(u, W.repeat(1000, 1, 1, 1), backend="fused"),
-            "at most 1024, got 3000 and 4",
-        ),
-        (
-            lambda u, W: mc.ops.rba(u.repeat(1, 300, 64), W.repeat(4, 300, 4, 64), backend="fused"),
-            "at most 32768, got 12, 256 and 16",
-        ),
         (lambda u, W: mc.ops.rba(u.to("meta"), W.to("meta"), backend="fused"), "u is on meta"),
         (lambda u, W: torch.func.vmap(lambda u: mc.ops.rba(u[None], W, backend="fused"))(u), "torch.func"),
     ],

@@ -248,7 +248,6 @@ def test_a_second_derivative_is_refused_and_not_wrong(regime):
     ("change", "why"),
     [
         (lambda u, W: mc.ops.em(u.double(), W, backend="fused"), "u and W are torch.float64"),
-        (lambda u, W: mc.ops.em(u, W.repeat(1, 1, 100, 1), backend="fused"), "at most 256, got 400"),
         (lambda u, W: mc.ops.em(u.to("meta"), W.to("meta"), backend="fused"), "u is on meta"),
         (lambda u, W: torch.func.vmap(lambda u: mc.ops.em(u[None], W, backend="fused"))(u), "torch.func"),
     ],

@@ -15,7 +15,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    for sizes in (fused.FORTH, fused.BACK):
+    for sizes in (*fused.FORTH, fused.BACK):
         for size in ("BM", "BN"):
             monkeypatch.setitem(sizes, size, 16)
     monkeypatch.setattr(fused, "PROGRAMS", 3)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocapsnet.ops.backend import once
+from mocapsnet.ops.backend import chip, once
 from mocapsnet.ops.conv import kernels
 from mocapsnet.ops.rba.fused import PROGRAMS, shared
 
@@ -13,9 +13,11 @@ LAST = torch.channels_last
 # Numbers of a program that joins parts.
 JOINED = 2048
 # Images, channels that are made, and channels that are added up at a time, of y and of ∂x.
-TILE = {"BB": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 4}
+TILE = {"BB": 128, "BN": 256, "BK": 64, "num_warps": 8}
 # Channels of y and of x, and places at a time.
-WEIGHTS = {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 4}
+WEIGHTS = {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8}
+# Bytes on chip that a turn of either reads, and how many turns are on their way at a time.
+TURN, STAGES = (128 + 256) * 64 * 2, 4
 
 
 def suits(x: Tensor, channels: int) -> bool:
@@ -42,7 +44,7 @@ def conv_forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> tupl
     offset = w.new_zeros(CO) if bias is None else bias.contiguous()
     tiles = -(-B // TILE["BB"]) * (CO // TILE["BN"]) * (rows // max(B, 1))
     size, parts = shared(w[0, 0].numel() * (CI // TILE["BK"]), tiles, PROGRAMS)
-    how = {**sizes(x, w, y, stride), **TILE, "PRECISION": precision(x)}
+    how = {**sizes(x, w, y, stride), **TILE, **stages(x), "PRECISION": precision(x)}
     if parts == 1:
         kernels.outputs[(tiles,)](*given, offset, y, B, 1, size, **how, WHOLE=True)
         return y, w
@@ -50,6 +52,12 @@ def conv_forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> tupl
     kernels.outputs[(tiles * parts,)](*given, offset, some, B, parts, size, **how, WHOLE=False)
     kernels.join[(-(-y.numel() // JOINED),)](some, offset, y, parts, y.numel(), CO=CO, N=JOINED)
     return y, w
+
+
+def stages(x: Tensor) -> dict[str, int]:
+    """As many turns as a chip has room for."""
+    here = chip(x.device)
+    return {"num_stages": min(STAGES, here.memory // TURN + here.unread)}
 
 
 def room(x: Tensor, w: Tensor, stride: int) -> Tensor:
@@ -76,7 +84,7 @@ def conv_backward(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
     dx = torch.empty_like(x, memory_format=LAST)
     kernels.inputs[(-(-B // TILE["BB"]) * H * W * (CI // TILE["BN"]),)](
         dy.contiguous(memory_format=LAST), w.contiguous(memory_format=LAST), dx, B,
-        **sizes(x, w, dy, stride), **TILE, PRECISION=precision(x),
+        **sizes(x, w, dy, stride), **TILE, **stages(x), PRECISION=precision(x),
     )  # fmt: skip
     return dx
 
@@ -94,7 +102,7 @@ def conv_weights(dy: Tensor, x: Tensor, w: Tensor, stride: int, dtype: torch.dty
     whole, rest = taps * a_tap, tiles - taps * a_tap
     dw = torch.empty_like(w, dtype=dtype, memory_format=LAST)
     given = dy.contiguous(memory_format=LAST), x.contiguous(memory_format=LAST)
-    how = {**sizes(x, w, dy, stride), **WEIGHTS, "PRECISION": precision(x)}
+    how = {**sizes(x, w, dy, stride), **WEIGHTS, **stages(x), "PRECISION": precision(x)}
     if whole:
         kernels.weights[(whole,)](*given, dw, rows, 0, 1, rows, **how, WHOLE=True)
     if rest:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
-from mocapsnet.ops.backend import once
+from mocapsnet.ops.backend import chip, once
 from mocapsnet.ops.order import matrices, one_image, power
 from mocapsnet.ops.rba import kernels, tiles
 
@@ -14,6 +14,8 @@ from mocapsnet.ops.rba import kernels, tiles
 IMAGES, PARTS = 8, 64
 # Programs that keep the chip busy: its multiprocessors.
 PROGRAMS = 132
+# Elements of all W_ij of one i that a program has at hand on the way back; and of ds, by its bytes squared.
+MATRICES, FACTORS = 8192, 131072
 # Dtypes of products for which W is arranged; float32 is not multiplied by tensor cores.
 ARRANGED = {torch.bfloat16}
 
@@ -164,15 +166,24 @@ def unroute(
         return du, dW, dbias
     across = ds.new_empty((B, E, J), dtype=c.dtype)
     tiles.pull_squash[(B,)](dv, s, ds, across, E, J, *dv.stride(), JP=power(J), EP=power(E), EPS=epsilon)
-    W, padded = matrices(W) if rounded else matrices(W).float(), tile_sizes(D, E, J)
-    images = max(16, min(power(B), (32768 if rounded else 8192) // (padded["EP"] * padded["JP"])))
-    size, count = shared(I, 1, PROGRAMS)
+    W, (size, count) = matrices(W) if rounded else matrices(W).float(), shared(I, 1, PROGRAMS)
     tiles.tile_backward[(count,)](
         u, W, c, across, du, dW.permute(1, 3, 2, 0), B, I, size,
-        **padded, BB=images, PRECISION="bf16" if rounded else "ieee",
-        num_warps=8, num_stages=1,
+        **backward_sizes(B, D, E, J, c.dtype, chip(u.device).memory),
+        PRECISION="bf16" if rounded else "ieee", num_warps=8, num_stages=1,
     )  # fmt: skip
     return du, dW, ds
+
+
+def backward_sizes(B: int, D: int, E: int, J: int, dtype: torch.dtype, memory: int) -> dict[str, int]:
+    """The sizes of tile_backward: as many j, and then images, as registers and a chip's memory hold."""
+    sizes = tile_sizes(D, E, J)
+    JB = min(sizes.pop("JP"), max(1, MATRICES // (sizes["EP"] * sizes["DP"])))
+    columns, each = sizes["EP"] * JB, dtype.itemsize
+    BB = max(16, min(power(B), FACTORS // (each * each * columns)))
+    while BB > 16 and columns * each * (BB + 2 * sizes["DP"]) > memory:
+        BB //= 2
+    return {**sizes, "JB": JB, "BB": BB}
 
 
 def bias_parts(u: Tensor, W: Tensor) -> Tensor:

@@ -170,39 +170,44 @@ def pull_squash(
 def tile_backward(
     u, W, c, ds, du, dW,
     B, I, size,  # noqa: E741
-    E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, DP: tl.constexpr,
+    E: tl.constexpr, J: tl.constexpr, D: tl.constexpr, EP: tl.constexpr, JB: tl.constexpr, DP: tl.constexpr,
     BB: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Many input capsules: ∂u_i = Σ_j W_ijᵀ (c_ij ds_j) and ∂W_ij = Σ_b c_ij ds_j u_iᵀ of `size` capsules i.
 
-    W and ∂W are [I,D,E,J]. The ds [B,E,J] of BB images stays at hand, in the order of either product; what
-    the next i needs is loaded one ahead.
+    W and ∂W are [I,D,E,J]. The ds [B,E,J] of BB images and JB of their j stays at hand, in the order of
+    either product; what the next i needs is loaded one ahead.
     """
     start, d = tl.program_id(0).to(tl.int64) * size, tl.arange(0, DP)
     end = tl.minimum(start + size, I)
-    e, j, jj = tl.arange(0, EP * JP) // JP, tl.arange(0, EP * JP) % JP, tl.arange(0, JP)[:, None]
-    real = (e < E) & (j < J)
-    s_at, w_at = e * J + j, d[:, None] * (E * J) + (e * J + j)[None, :]
-    matrix = (d[:, None] < D) & real[None, :]
+    e = tl.arange(0, EP * JB) // JB
     for first in range(0, B, BB):
         b = first + tl.arange(0, BB).to(tl.int64)
         here = b < B
-        columns = tl.load(ds + b[:, None] * J * E + s_at[None, :], real[None, :] & here[:, None], 0.0)
-        rows = tl.trans(columns)
         u_at, each = b[:, None] * I * D + d[None, :], here[:, None] & (d[None, :] < D)
-        c_at, some = jj * B + b[None, :], (jj < J) & here[None, :]
-        u_next = tl.load(u + u_at + start * D, each, 0.0)
-        c_next = tl.load(c + c_at + start * (J * B), some, 0.0)
-        w_next = tl.load(W + w_at + start * (E * J * D), matrix, 0.0)
-        for i in range(start, end):
-            u_i, c_i, w_i, ahead = u_next.to(tl.float32), c_next, w_next, tl.minimum(i + 1, end - 1)
-            u_next = tl.load(u + u_at + ahead * D, each, 0.0)
-            c_next = tl.load(c + c_at + ahead * (J * B), some, 0.0)
-            w_next = tl.load(W + w_at + ahead * (E * J * D), matrix, 0.0)
-            g = tl.reshape(tl.broadcast_to(c_i[None, :, :], [EP, JP, BB]), [EP * JP, BB])
-            dw = tl.trans(product(g * rows, u_i, PRECISION))
-            g = tl.reshape(tl.broadcast_to(tl.trans(c_i)[:, None, :], [BB, EP, JP]), [BB, EP * JP])
-            tl.store(du + u_at + i * D, product(g * columns, tl.trans(w_i), PRECISION), each)
-            if first > 0:
-                dw += tl.load(dW + w_at + i * (E * J * D), matrix, 0.0)
-            tl.store(dW + w_at + i * (E * J * D), dw, matrix)
+        for some_j in range(0, J, JB):
+            j, jj = some_j + tl.arange(0, EP * JB) % JB, some_j + tl.arange(0, JB)[:, None]
+            real = (e < E) & (j < J)
+            s_at, w_at = e * J + j, d[:, None] * (E * J) + (e * J + j)[None, :]
+            matrix = (d[:, None] < D) & real[None, :]
+            columns = tl.load(ds + b[:, None] * J * E + s_at[None, :], real[None, :] & here[:, None], 0.0)
+            rows = tl.trans(columns)
+            c_at, some = jj * B + b[None, :], (jj < J) & here[None, :]
+            u_next = tl.load(u + u_at + start * D, each, 0.0)
+            c_next = tl.load(c + c_at + start * (J * B), some, 0.0)
+            w_next = tl.load(W + w_at + start * (E * J * D), matrix, 0.0)
+            for i in range(start, end):
+                u_i, c_i, w_i, ahead = u_next.to(tl.float32), c_next, w_next, tl.minimum(i + 1, end - 1)
+                u_next = tl.load(u + u_at + ahead * D, each, 0.0)
+                c_next = tl.load(c + c_at + ahead * (J * B), some, 0.0)
+                w_next = tl.load(W + w_at + ahead * (E * J * D), matrix, 0.0)
+                g = tl.reshape(tl.broadcast_to(c_i[None, :, :], [EP, JB, BB]), [EP * JB, BB])
+                dw = tl.trans(product(g * rows, u_i, PRECISION))
+                g = tl.reshape(tl.broadcast_to(tl.trans(c_i)[:, None, :], [BB, EP, JB]), [BB, EP * JB])
+                du_i = product(g * columns, tl.trans(w_i), PRECISION)
+                if some_j > 0:
+                    du_i += tl.load(du + u_at + i * D, each, 0.0)
+                tl.store(du + u_at + i * D, du_i, each)
+                if first > 0:
+                    dw += tl.load(dW + w_at + i * (E * J * D), matrix, 0.0)
+                tl.store(dW + w_at + i * (E * J * D), dw, matrix)

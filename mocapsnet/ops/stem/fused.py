@@ -5,14 +5,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mocapsnet.ops.backend import chip
 from mocapsnet.ops.conv.fused import LAST, TWICE, precision
 from mocapsnet.ops.order import power
 from mocapsnet.ops.rba.fused import PROGRAMS, shared
 from mocapsnet.ops.stem import kernels
 
-# Places and channels at a time, forth and back; on the way back, two programs share a multiprocessor.
-FORTH = {"BM": 64, "BN": 128, "num_warps": 4, "num_stages": 3}
-BACK = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
+# Places and channels at a time forth, and where a chip has less room.
+FORTH = (
+    {"BM": 64, "BN": 128, "num_warps": 4, "num_stages": 3},
+    {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2},
+)
+# And back, where two programs share a multiprocessor, with room for so many turns.
+BACK, TURNS = {"BM": 64, "BN": 64, "num_warps": 4}, 2
 # The most numbers of a patch: sums for so many of each channel stay in registers.
 LONGEST = 320
 
@@ -57,7 +62,7 @@ def matrix(w: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
 @torch.library.custom_op("mocapsnet::stem", mutates_args=())
 def stem_forward(w: Tensor, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
     """The same from the rows and the matrix alone: w and the bias are there for their gradients."""
-    x, how = room(w, rows), tile(w, FORTH)
+    x, how = room(w, rows), tile(w, forth(w, rows.device))
     places, split = x[:, 0].numel(), len(w) // how["BN"]
     _, count = shared(-(-places // how["BM"]), split, PROGRAMS)
     kernels.stem[(count, split)](rows, matrix, x, places, count, **sizes(w, x), **how)
@@ -70,7 +75,7 @@ def stem_backward(dx: Tensor, rows: Tensor, x: Tensor, w: Tensor) -> Tensor:
     (steps, dw), how = parts(x, w), tile(w, BACK)
     kernels.stem_backward[(len(dw), len(w) // how["BN"])](
         rows, x, dx.contiguous(memory_format=LAST), dw, x[:, 0].numel(), steps * how["BM"],
-        **sizes(w, x), **how,
+        **sizes(w, x), **how, num_stages=TURNS + chip(x.device).unread,
     )  # fmt: skip
     return dw
 
@@ -79,6 +84,14 @@ def parts(x: Tensor, w: Tensor) -> tuple[int, Tensor]:
     """How many blocks of places make a part of ∂W and ∂bias, and room for all parts."""
     steps, count = shared(-(-x[:, 0].numel() // BACK["BM"]), len(w) // tile(w, BACK)["BN"], 2 * PROGRAMS)
     return steps, x.new_empty((count, len(w), w.shape[2], sizes_of(w)["P"]), dtype=torch.float32)
+
+
+def forth(w: Tensor, device: torch.device) -> dict[str, int]:
+    """The tiles of the way forth: w stays on chip, and some turns of rows."""
+    here, known, most = chip(device), sizes_of(w), FORTH[0]
+    rows, columns, turns = most["BM"], min(most["BN"], len(w)), most["num_stages"] - here.unread
+    patch = 2 * (known["MANY"] + known["FEW"]) * known["P"]
+    return FORTH[patch * (columns + turns * rows) + 2 * rows * columns > here.memory]
 
 
 def tile(w: Tensor, most: dict[str, int]) -> dict[str, int]:
