@@ -35,6 +35,7 @@ clean:
 $(VENV)/torch.stamp: constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
+	@echo "Installing torch: some minutes, and on Linux some gigabytes"
 	$(PIP) torch hatchling editables
 	touch $@
 
