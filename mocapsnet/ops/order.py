@@ -92,17 +92,6 @@ def as_written(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if autocasting(device) else nullcontext()
 
 
-def length_rows(s: Tensor) -> Tensor:
-    """length of the vectors in the axis before the last, [...,E,J] -> [...,J]."""
-    return (s.square().sum(-2) + max(1e-20, torch.finfo(s.dtype).tiny)).sqrt()
-
-
-def squash_rows(s: Tensor) -> Tensor:
-    """squash of the vectors in the axis before the last, [B,E,J] -> [B,E,J]."""
-    n = length_rows(s).unsqueeze(-2)
-    return s * (n / (1 + n.square()))
-
-
 def votes(u: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
     """û_{j|i} = W_ij u_i as one batched matmul over i: u [B,I,D], W [J,I,E,D] -> [I,B,E,J]."""
     u_hat = torch.bmm(u.transpose(0, 1).to(dtype), matrices(W).flatten(2).to(dtype))

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 
-def length(s: Tensor) -> Tensor:
-    """Length of the vectors in the last axis, [..., E] -> [...].
+def length(s: Tensor, axis: int = -1) -> Tensor:
+    """Length of the vectors in an axis, the last one, [..., E] -> [...].
 
     ‖s‖ = sqrt(Σ s² + ε): with ε inside the root the gradient at s = 0 is 0, not NaN.
 
@@ -13,10 +13,10 @@ def length(s: Tensor) -> Tensor:
     tensor(5.)
     """
     epsilon = max(1e-20, torch.finfo(s.dtype).tiny)
-    return (s.square().sum(-1) + epsilon).sqrt()
+    return (s.square().sum(axis) + epsilon).sqrt()
 
 
-def squash(s: Tensor) -> Tensor:
+def squash(s: Tensor, axis: int = -1) -> Tensor:
     """Keep the direction of a vector and map its length n to n²/(1 + n²), [..., E] -> [..., E].
 
     squash(s) = s · ‖s‖ / (1 + ‖s‖²)   (Sabour et al. 2017, equation 1)
@@ -24,7 +24,7 @@ def squash(s: Tensor) -> Tensor:
     >>> squash(torch.tensor([0.0, 1.0]))
     tensor([0.0000, 0.5000])
     """
-    n = length(s).unsqueeze(-1)
+    n = length(s, axis).unsqueeze(axis)
     return s * (n / (1 + n.square()))
 
 

@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from mocapsnet.ops import order
 from mocapsnet.ops.rba import reference
+from mocapsnet.ops.squash import squash
 
 
 def rba(
@@ -31,7 +32,7 @@ def rba(
             s, c = route(*arguments, keep=True)
         else:
             s, c = Last.apply(*arguments)  # type: ignore[no-untyped-call]
-        v = order.squash_rows(s if bias is None else s + bias.T)
+        v = squash(s if bias is None else s + bias.T, -2)
         return v.mT.to(out), c.permute(1, 2, 0).to(out)
 
 
@@ -61,7 +62,7 @@ def route(
     kept = [torch.bmm(*part) for part in parts] if keep or len(parts) == 1 else []
     v = s.new_zeros(())
     for _ in range(iterations - 1):
-        v = v + order.squash_rows(s if bias is None else s + bias.T)
+        v = v + squash(s if bias is None else s + bias.T, -2)
         sums, shares = [], []
         for n, part in enumerate(parts):
             u_hat = (kept[n] if kept else torch.bmm(*part)).view(len(part[0]), B, E, J)
