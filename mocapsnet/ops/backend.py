@@ -46,7 +46,6 @@ H200 = Chip(9, 232448)
 FIRST = 8
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def chip(device: torch.device) -> Chip:
     """What programs find on a device."""
     if device.type != "cuda":
@@ -55,6 +54,10 @@ def chip(device: torch.device) -> Chip:
         return Chip(0, 0)
     found: Any = torch.cuda.get_device_properties(device)
     return Chip(found.major, found.shared_memory_per_block_optin)
+
+
+# What torch.compiler.assume_constant_result does, which takes seconds to import the compiler first.
+chip._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache

@@ -70,6 +70,9 @@ def test_a_compiled_graph_asks_for_the_chip_once():
 
     compiled = torch.compile(seen, backend="eager", fullgraph=True)
     assert compiled(torch.zeros(())) == backend.H200.major
+    # Marked as torch would mark it.
+    marked = torch.compiler.assume_constant_result(lambda: None)
+    assert vars(marked).items() <= vars(backend.chip).items()
 
 
 @pytest.mark.parametrize(
