@@ -114,7 +114,7 @@ def evaluate(settings: EvaluateSettings, run: str) -> None:
     from mocapsnet import data
     from mocapsnet.measure.accuracy import draw_confusion, evaluate
     from mocapsnet.nn.load import load
-    from mocapsnet.train.fit import pick_device
+    from mocapsnet.train.device import pick_device
     from mocapsnet.train.record import read_run
 
     model = load(run)
@@ -148,7 +148,7 @@ def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
     """Classify pictures, or folders of them, with a trained network."""
     from mocapsnet.measure.predict import CHUNK, as_csv, as_entries, predict
     from mocapsnet.nn.load import load
-    from mocapsnet.train.fit import pick_device
+    from mocapsnet.train.device import pick_device
     from mocapsnet.train.record import class_names
     from mocapsnet.writing import write
 

@@ -37,7 +37,7 @@ from mocapsnet.ops import backend, order
 from mocapsnet.ops.adam import fused as adam
 from mocapsnet.ops.conv import fused as conv
 from mocapsnet.ops.stem import fused as stem
-from mocapsnet.train.step import in_fast_order
+from mocapsnet.train.device import in_fast_order
 
 # Bytes on chip that one program may have, by compute capability, as NVIDIA's programming guide has them.
 ON_CHIP = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}

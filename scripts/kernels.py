@@ -15,8 +15,9 @@ from mocapsnet.measure.report import how
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.networks import build, random_split
 from mocapsnet.measure.speed.step import Trained
+from mocapsnet.train.device import compiled
+from mocapsnet.train.graph import WARM_UP
 from mocapsnet.train.record import commit
-from mocapsnet.train.step import WARM_UP, compiled
 
 STEPS = 10
 # A kernel belongs to the first part whose words are in its name.

@@ -18,7 +18,7 @@ from mocapsnet.cli import main
 from mocapsnet.data.folder import picture
 from mocapsnet.measure.inspect import inspect
 from mocapsnet.measure.memory import VARIANTS, WITHOUT_MOMENTUM
-from mocapsnet.train.fit import lengths_of
+from mocapsnet.train.classify import lengths_of
 
 SMALL = {"kernel_size": 3, "channels": 4, "capsule_dim": 4, "class_dim": 4, "capsules": 3}
 

@@ -21,7 +21,7 @@ from mocapsnet.nn.load import load_paper
 from mocapsnet.nn.primary import STRIDE, primary_places
 from mocapsnet.nn.watch import Intermediate, intermediates
 from mocapsnet.ops import length
-from mocapsnet.train.fit import lengths_of
+from mocapsnet.train.classify import lengths_of
 from mocapsnet.train.record import class_names, read_run
 
 PAGE = 40

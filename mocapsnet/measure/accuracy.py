@@ -10,7 +10,8 @@ from torch import Tensor
 from mocapsnet.data import Dataset, Split
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
-from mocapsnet.train.fit import check_fits, lengths_of
+from mocapsnet.train.classify import lengths_of
+from mocapsnet.train.options import check_fits
 
 
 class Evaluation(NamedTuple):

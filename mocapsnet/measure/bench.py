@@ -14,8 +14,8 @@ from mocapsnet.measure.speed.epoch import bench_epoch
 from mocapsnet.measure.speed.inference import bench_inference
 from mocapsnet.measure.speed.routing import bench_routing
 from mocapsnet.measure.speed.step import bench_step
+from mocapsnet.train.device import cannot_compile
 from mocapsnet.train.record import commit
-from mocapsnet.train.step import cannot_compile
 
 
 class Bench(NamedTuple):

@@ -23,7 +23,7 @@ from mocapsnet.nn.network import MoCapsNet
 from mocapsnet.nn.reversible import MomentumSequence
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.nn.trunk import PlainTrunk, ResidualTrunk
-from mocapsnet.train.fit import pick_device
+from mocapsnet.train.device import pick_device
 
 # Deeper trunks are not reconstructed well in floats; their error is measured and not refused.
 FLOAT_LAYERS = 16

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from mocapsnet.data.folder import picture
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
-from mocapsnet.train.fit import lengths_of
+from mocapsnet.train.classify import lengths_of
 
 CHUNK = 500
 """Pictures that are read, and classified, at once."""

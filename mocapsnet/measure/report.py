@@ -11,7 +11,7 @@ import torch
 
 from mocapsnet import writing
 from mocapsnet.measure.settings import READS, BenchSettings
-from mocapsnet.train.fit import How, choose, pick_device
+from mocapsnet.train.device import How, choose, pick_device
 from mocapsnet.train.record import commit, hardware, versions
 
 MIB = 2**20

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from mocapsnet.errors import Irreproducible, WrongArgument
-from mocapsnet.train.step import WARM_UP, another_stream, side_stream
+from mocapsnet.train.graph import WARM_UP, another_stream, side_stream
 
 # So short a thing as a step on a GPU is timed as it is run: many in a row, and nobody waits in between.
 SHORT, IN_A_ROW = 0.02, 10

@@ -11,7 +11,7 @@ from mocapsnet import writing
 from mocapsnet.errors import BrokenFile
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipe import Recipe
-from mocapsnet.train.fit import pick_device
+from mocapsnet.train.device import pick_device
 from mocapsnet.train.record import commit, hardware, read_run, versions
 
 

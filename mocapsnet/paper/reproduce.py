@@ -19,7 +19,7 @@ from mocapsnet.paper.records import Place
 from mocapsnet.paper.report import write_report
 from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.paper.sweep import Summary, sweep
-from mocapsnet.train.fit import pick_device
+from mocapsnet.train.device import pick_device
 from mocapsnet.train.record import hardware
 
 # What is measured, not trained.

@@ -15,7 +15,7 @@ from mocapsnet.paper.evidence import diverged
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.progress import Progress
 from mocapsnet.paper.records import Place, failure, outdated, really_run, write_failure, write_record
-from mocapsnet.train.fit import pick_device
+from mocapsnet.train.device import pick_device
 from mocapsnet.train.malloc import keep_freed_memory
 from mocapsnet.train.signals import raised
 from mocapsnet.writing import check_writable

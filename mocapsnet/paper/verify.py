@@ -15,7 +15,7 @@ from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipe import Recipe
 from mocapsnet.paper.records import Place, failure, read_curve
 from mocapsnet.paper.sweep import start
-from mocapsnet.train.fit import pick_device
+from mocapsnet.train.device import pick_device
 from mocapsnet.train.options import fingerprint, part
 from mocapsnet.train.record import commit, hardware, versions
 

@@ -10,7 +10,9 @@ from mocapsnet.nn.base import Network
 from mocapsnet.nn.ensemble import Ensemble
 from mocapsnet.nn.load import load
 from mocapsnet.train import record
-from mocapsnet.train.fit import Run, accuracy, fit, pick_device
+from mocapsnet.train.classify import accuracy
+from mocapsnet.train.device import pick_device
+from mocapsnet.train.fit import Run, fit
 from mocapsnet.train.state import Row
 
 

@@ -1,7 +1,7 @@
 """The training loop, to be read from top to bottom."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
@@ -12,41 +12,32 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocapsnet.data import Dataset, Split
+from mocapsnet.data import Dataset
 from mocapsnet.data.augment import (
     Augmentation,
-    Normalisation,
-    crop,
     crop_offsets,
     mean_and_std,
-    to_pixels,
-    windowed,
 )
-from mocapsnet.errors import CannotRun, Interrupted, WrongArgument
+from mocapsnet.errors import Interrupted, WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import a_folder, at_least, one_of
 from mocapsnet.train import checkpoint, record
 from mocapsnet.train.average import Average
+from mocapsnet.train.classify import accuracy
 from mocapsnet.train.culprit import check_weights
+from mocapsnet.train.device import choose, compiled, float32_products, make_fabric, pick_device
+from mocapsnet.train.graph import GraphedStep, make_step
 from mocapsnet.train.objective import Objective
 from mocapsnet.train.optimizers import LEARNING_RATES, check_rate, cosine, make_optimizer, set_rate
-from mocapsnet.train.options import check_options, check_same_run, fingerprint, part
+from mocapsnet.train.options import check_fits, check_options, check_same_run, fingerprint, part
 from mocapsnet.train.pictures import draw_pictures
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.signals import Signals, deferred
 from mocapsnet.train.state import State, check_seed
-from mocapsnet.train.step import PRECISIONS, GraphedStep, compiled, float32_products, make_fabric, make_step
 
-# Images at once where none of them needs a gradient.
-TEST_BATCH = {"cpu": 500, "mps": 500, "cuda": 2000}
 SECONDS_BETWEEN_CHECKPOINTS = 60
 # At the end of an epoch, which may take a GPU no longer than a disk needs for a checkpoint.
 SECONDS_BETWEEN_SAVED_EPOCHS = {"cpu": 0, "mps": 0, "cuda": 10}
-AVAILABLE: dict[str, Callable[[], bool]] = {
-    "cuda": torch.cuda.is_available,
-    "mps": torch.backends.mps.is_available,
-    "cpu": lambda: True,
-}
 
 
 class Run(NamedTuple):
@@ -54,14 +45,6 @@ class Run(NamedTuple):
 
     folder: Path
     test_accuracy: float
-
-
-class How(NamedTuple):
-    """What a device computes in, and how: as graphs ("auto") or not ("off"), compiled or not."""
-
-    precision: str
-    graph: str
-    compile: bool
 
 
 def fit(
@@ -316,36 +299,6 @@ def train(
     return Run(folder, test_accuracy)
 
 
-def pick_device(name: str) -> torch.device:
-    """The device of that name, the best there is for auto; one that is not here is refused."""
-    one_of("device", name, ("auto", *AVAILABLE))
-    if name == "auto":
-        name = next(name for name, available in AVAILABLE.items() if available())
-    elif not AVAILABLE[name]():
-        raise CannotRun(f"device={name!r} cannot be used: torch finds none here; use 'auto' or 'cpu'")
-    return torch.device(name)
-
-
-def choose(precision: str, graph: str, compile: bool | None, device: torch.device) -> How:
-    """How a device computes: as was asked, and where that is left open, as suits it."""
-    one_of("precision", precision, ("auto", *PRECISIONS))
-    one_of("graph", graph, ("auto", "off"))
-    cuda = device.type == "cuda"
-    if precision == "auto":
-        precision = "bf16-mixed" if cuda else "fp32"
-    return How(precision, graph if cuda else "off", cuda if compile is None else compile)
-
-
-def check_fits(model: Network, dataset: Dataset, window: int | None = None) -> None:
-    """Refuse a data set that a network was not made for; a window is cut out of its images."""
-    image_shape = windowed(dataset.image_shape, window)
-    if (model.image_shape, model.config["classes"]) != (image_shape, dataset.classes):
-        raise WrongArgument(
-            f"{dataset.name} has {dataset.classes} classes of images {image_shape}, "
-            f"the network was made for {model.config['classes']} of {model.image_shape}"
-        )
-
-
 def batches(
     count: int,
     batch: int,
@@ -361,32 +314,3 @@ def batches(
     offsets = (augmentation or Augmentation()).draw(count, size, generator).to(device)
     at_once = min(batch, count)
     return zip(order.split(at_once), offsets.split(at_once), strict=True)
-
-
-def accuracy(
-    model: Network, split: Split, offsets: Tensor | None = None, pad: int = 2, precision: str = "fp32"
-) -> float:
-    """The fraction of images whose longest class capsule is the labelled one; offsets crop them first."""
-    lengths = lengths_of(model, split.images, offsets, pad, precision)
-    return float((lengths.argmax(1) == split.labels).double().mean())
-
-
-@torch.no_grad()
-def lengths_of(
-    model: Network, images: Tensor, offsets: Tensor | None = None, pad: int = 2, precision: str = "fp32"
-) -> Tensor:
-    """The lengths [N,K] that a model gives to images, uint8 [N,C,H,W], cropped at offsets where given."""
-    was_training = model.training
-    model.eval()
-    normalise = Normalisation(model.preprocessing, images.device)
-    if offsets is not None:
-        images = crop(images, offsets, pad)
-    # What is compiled for training runs eagerly: every other size of batch would be compiled anew.
-    stance = torch.compiler.set_stance("force_eager") if model._compiled_call_impl else nullcontext()
-    rounded = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
-    with stance, rounded, float32_products(tf32=precision != "fp32"):
-        parts = normalise.centre(images).split(min(TEST_BATCH[images.device.type], model.at_once))
-        dtype = next(model.parameters()).dtype
-        found = [model.lengths(normalise(to_pixels(part)).to(dtype)) for part in parts]
-    model.train(was_training)
-    return torch.cat(found)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mocapsnet.data import Dataset
+from mocapsnet.data.augment import windowed
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import at_least, one_of
@@ -70,6 +71,16 @@ def check_images(options: dict[str, Any], image_shape: tuple[int, int, int]) -> 
         at_least("window", options["window"], 1)
         if options["crop_test"]:
             raise WrongArgument("crop_test cuts whole images; leave it or window out")
+
+
+def check_fits(model: Network, dataset: Dataset, window: int | None = None) -> None:
+    """Refuse a data set that a network was not made for; a window is cut out of its images."""
+    image_shape = windowed(dataset.image_shape, window)
+    if (model.image_shape, model.config["classes"]) != (image_shape, dataset.classes):
+        raise WrongArgument(
+            f"{dataset.name} has {dataset.classes} classes of images {image_shape}, "
+            f"the network was made for {model.config['classes']} of {model.image_shape}"
+        )
 
 
 def check_same_run(saved: dict[str, Any], config: dict[str, Any], folder: Path) -> None:

@@ -13,7 +13,7 @@ from pytorch_optimizer.optimizer.utils import unit_norm
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from mocapsnet.train.step import cannot_compile
+from mocapsnet.train.device import cannot_compile
 
 
 class Ranger21(pytorch_optimizer.Ranger21):

@@ -19,7 +19,7 @@ from mocapsnet.explore.upload import read_upload
 from mocapsnet.explore.view import View, seen_from
 from mocapsnet.measure.coupling import coupling
 from mocapsnet.nn.decoder import mask
-from mocapsnet.train.fit import lengths_of
+from mocapsnet.train.classify import lengths_of
 
 
 @pytest.fixture(params=["momentum", "residual"])

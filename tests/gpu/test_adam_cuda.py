@@ -8,8 +8,8 @@ from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.networks import build
 from mocapsnet.ops.adam import fused
 from mocapsnet.train.culprit import is_finite
+from mocapsnet.train.device import in_fast_order
 from mocapsnet.train.optimizers import make_optimizer
-from mocapsnet.train.step import in_fast_order
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -18,10 +18,10 @@ from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.networks import build, random_split
 from mocapsnet.measure.speed.step import Trained
 from mocapsnet.train import fit
-from mocapsnet.train.fit import How
+from mocapsnet.train.device import How, compiled
+from mocapsnet.train.graph import WARM_UP, GraphedStep
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.state import State
-from mocapsnet.train.step import WARM_UP, GraphedStep, compiled
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -10,7 +10,8 @@ from mocapsnet.errors import CannotRun
 from mocapsnet.measure.bench import BENCHES, bench
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed import step
-from mocapsnet.train.step import GraphedStep, Step
+from mocapsnet.train.graph import GraphedStep
+from mocapsnet.train.step import Step
 
 SIZES = {"batch": 3, "capsules": 3, "capsule_dim": 4, "channels": 8, "dataset": "mnist6k", "device": "cpu"}
 SMALL = BenchSettings(depths=[1], networks=["capsnet"], **SIZES)

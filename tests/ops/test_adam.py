@@ -10,8 +10,9 @@ from mocapsnet.data import Split
 from mocapsnet.errors import NotFinite, WrongArgument
 from mocapsnet.ops import backend
 from mocapsnet.ops.adam import fused
+from mocapsnet.train.device import float32_products, make_fabric
 from mocapsnet.train.optimizers import make_optimizer
-from mocapsnet.train.step import Step, float32_products, make_fabric
+from mocapsnet.train.step import Step
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # More than one launch; blocks that are whole, not whole, and of fewer than four numbers; nothing at all.

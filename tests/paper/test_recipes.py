@@ -25,7 +25,8 @@ from mocapsnet.paper.recipes import (
     recipe,
     released,
 )
-from mocapsnet.train.fit import accuracy, fit, lengths_of
+from mocapsnet.train.classify import accuracy, lengths_of
+from mocapsnet.train.fit import fit
 
 PAPERS = [*NAMED.values(), control, deep, figure_2_skip, ablation, best_ensemble]
 OTHERS = [convnet, xi_capsnet, xi_two_conv, xi_ensemble, sabour, sabour_ensemble]

@@ -15,11 +15,14 @@ from mocapsnet.data import Dataset, Split
 from mocapsnet.data.augment import standardise, to_pixels
 from mocapsnet.ops.backend import sources
 from mocapsnet.train import record
-from mocapsnet.train.fit import accuracy, batches
+from mocapsnet.train.classify import accuracy
+from mocapsnet.train.device import compiled
+from mocapsnet.train.fit import batches
+from mocapsnet.train.graph import GraphedStep
 from mocapsnet.train.progress import Progress
 from mocapsnet.train.record import commit, read_run
 from mocapsnet.train.state import State
-from mocapsnet.train.step import GraphedStep, Step, compiled
+from mocapsnet.train.step import Step
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,13 @@ from mocapsnet.data.augment import Augmentation, crop, crop_offsets, mean_and_st
 from mocapsnet.errors import Interrupted
 from mocapsnet.train.average import Average
 from mocapsnet.train.checkpoint import LAST, read
-from mocapsnet.train.fit import accuracy, batches, lengths_of
+from mocapsnet.train.classify import accuracy, lengths_of
+from mocapsnet.train.device import make_fabric
+from mocapsnet.train.fit import batches
+from mocapsnet.train.graph import make_step
 from mocapsnet.train.optimizers import cosine, make_optimizer
 from mocapsnet.train.record import read_run
 from mocapsnet.train.state import State
-from mocapsnet.train.step import make_fabric, make_step
 
 FULL = {"schedule": "cosine", "warm_up": 1.5, "weight_decay": 0.05, "ema": 0.9, "smoothing": 0.1}
 FULL |= {

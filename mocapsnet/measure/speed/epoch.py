@@ -16,10 +16,12 @@ from mocapsnet.measure.speed.networks import build, random_split
 from mocapsnet.measure.speed.step import Trained
 from mocapsnet.measure.timing import progress
 from mocapsnet.nn.network import CapsuleNetwork
+from mocapsnet.train.classify import accuracy
 from mocapsnet.train.culprit import check_weights
-from mocapsnet.train.fit import accuracy, batches, pick_device
+from mocapsnet.train.device import compiled, float32_products, pick_device
+from mocapsnet.train.fit import batches
+from mocapsnet.train.graph import WARM_UP
 from mocapsnet.train.state import Row, State
-from mocapsnet.train.step import WARM_UP, compiled, float32_products
 
 
 class EpochRow(NamedTuple):

@@ -24,8 +24,7 @@ from mocapsnet.measure.speed.networks import (
 from mocapsnet.measure.timing import Peak, agree, attempt, cells, in_turn, progress, warm
 from mocapsnet.nn.inversion import relative_error
 from mocapsnet.ops import length
-from mocapsnet.train.fit import How
-from mocapsnet.train.step import compiled, float32_products, in_fast_order, make_fabric
+from mocapsnet.train.device import How, compiled, float32_products, in_fast_order, make_fabric
 
 # What a compiler may change by rounding at other places: a last digit of the products' type.
 COMPILED = {"bf16-mixed": 2**-8, "tf32": 2**-11, "fp32": 1e-5}

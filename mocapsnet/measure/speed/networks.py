@@ -20,8 +20,8 @@ from mocapsnet.nn.load import NETWORKS
 from mocapsnet.nn.network import CapsuleNetwork, MoCapsNet
 from mocapsnet.nn.primary import convolve
 from mocapsnet.nn.released import ReleasedNetwork
-from mocapsnet.train.fit import How, pick_device
-from mocapsnet.train.step import another_stream, float32_products, in_fast_order, make_fabric
+from mocapsnet.train.device import How, float32_products, in_fast_order, make_fabric, pick_device
+from mocapsnet.train.graph import another_stream
 
 # What two orders of float32 sums may differ by.
 LENGTHS, GRADIENTS = 1e-4, 1e-3

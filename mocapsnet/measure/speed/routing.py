@@ -18,8 +18,15 @@ from mocapsnet.measure.speed.networks import CHECKED, build, over
 from mocapsnet.measure.timing import agree, attempt, cells, in_turn, progress, sized, warm
 from mocapsnet.nn.routing import ROUTINGS, CapsLayer
 from mocapsnet.ops import squash
-from mocapsnet.train.fit import How, pick_device
-from mocapsnet.train.step import cannot_compile, compiled, float32_products, in_fast_order, make_fabric
+from mocapsnet.train.device import (
+    How,
+    cannot_compile,
+    compiled,
+    float32_products,
+    in_fast_order,
+    make_fabric,
+    pick_device,
+)
 
 BACKENDS = ("reference", "auto", "fused")
 # Errors are medians of so many draws: where a coupling is nearly a choice, one draw's error is luck.

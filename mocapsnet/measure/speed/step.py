@@ -27,19 +27,11 @@ from mocapsnet.measure.speed.networks import (
 )
 from mocapsnet.measure.timing import Peak, agree, attempt, cells, in_turn, progress, warm
 from mocapsnet.nn.network import CapsuleNetwork
-from mocapsnet.train.fit import How, batches
+from mocapsnet.train.device import How, compiled, float32_products, in_fast_order, make_fabric
+from mocapsnet.train.fit import batches
+from mocapsnet.train.graph import WARM_UP, GraphedStep, make_step
 from mocapsnet.train.optimizers import LEARNING_RATES, make_optimizer
-from mocapsnet.train.step import (
-    WARM_UP,
-    GraphedStep,
-    Outcome,
-    Step,
-    compiled,
-    float32_products,
-    in_fast_order,
-    make_fabric,
-    make_step,
-)
+from mocapsnet.train.step import Outcome, Step
 
 # Of lengths and gradients in float32, and of both in the step's precision.
 Errors = tuple[float | None, float | None, float | None, float | None]
