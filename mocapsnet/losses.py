@@ -66,6 +66,11 @@ def capsule_loss(
 
     reduction="mean" divides the sum over the batch by its size; "sum" does not.
     """
+    if getattr(output, "reconstruction", None) is None:
+        raise WrongArgument(
+            "output has no reconstruction, as its network has no decoder; "
+            "use mc.margin_loss(output.lengths, labels)"
+        )
     margin = margin_loss(output.lengths, labels, reduction=reduction)
     return margin + reconstruction_weight * reconstruction_loss(output.reconstruction, pixels, reduction)
 

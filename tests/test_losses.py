@@ -26,6 +26,21 @@ def test_margin_loss_by_hand(labels, reduction, divisor):
     assert value(loss) == pytest.approx((FIRST + SECOND) / divisor, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        mc.Ensemble([mc.CapsNet((1, 17, 17), 3, blocks=0, channels=8, capsules=2)]),
+        mc.ShallowCapsNet((1, 17, 17), 3, channels=8, types=1, decoder=False),
+    ],
+    ids=["ensemble", "no decoder"],
+)
+def test_a_network_without_decoder_is_told_the_loss_it_has(model):
+    images, labels = torch.rand(2, 1, 17, 17), torch.tensor([0, 2])
+    with pytest.raises(ValueError, match=r"no decoder; use mc.margin_loss\(output.lengths, labels\)"):
+        capsule_loss(model(images), labels, images)
+    assert margin_loss(model(images).lengths, labels) > 0
+
+
 def test_margin_loss_of_several_present_classes_and_of_none():
     labels = torch.tensor([[1, 0, 1], [0, 0, 0]])
     expected = 0.5**2 + 0.5 * (0.4**2 + 0.85**2)

@@ -125,7 +125,7 @@ def outcome(path: Path, results: Path) -> Outcome:
         if "recipe" not in run:
             told["name"] = told["name"].rsplit("-seed", 1)[0]
         training = told.get("training", {})
-        check_end(run)
+        check_run(run)
         found = Outcome(
             **{name: told[name] for name in Outcome._fields[:7]},
             # What a recipe leaves open is the paper's.
@@ -180,10 +180,30 @@ def check_data(runs: Iterable[Outcome]) -> None:
                 )
 
 
+def check_run(run: dict[str, Any]) -> None:
+    """Refuse a finished run that was trained otherwise than its recipe says, or ended elsewhere."""
+    if "error" not in run:
+        check_recipe(run)
+        check_end(run)
+
+
+def check_recipe(run: dict[str, Any]) -> None:
+    """Refuse a run whose settings are not those of its recipe."""
+    told = run.get("trained", run.get("recipe"))
+    if told is None or told.get("members", 1) > 1:
+        return
+    config = {**run["config"], **run["config"].get("network", {})}
+    # What a recipe does not name was all images.
+    wanted = {"limit": None, "validation": 0.0, "seed": run["seed"], "model": told["kind"]}
+    wanted |= {name: told[name] for name in ("dataset", "blocks", "routing")}
+    wanted |= {**told.get("network", {}), **told.get("training", {})}
+    if wrong := [name for name, value in wanted.items() if config.get(name, value) != value]:
+        name = wrong[0]
+        raise ValueError(f"its recipe says {name} {wanted[name]!r}, it was trained with {config[name]!r}")
+
+
 def check_end(run: dict[str, Any]) -> None:
     """Refuse a finished run of a recipe that has no curve, or one that ends elsewhere than the run says."""
-    if "error" in run:
-        return
     if not (curve := run.get("curve")):
         if "recipe" in run and run["recipe"].get("members", 1) == 1:
             raise ValueError("it has no curve")

@@ -107,6 +107,13 @@ def on_which(evidence: Evidence, *datasets: str) -> str:
     return f", on {devices}" if devices else ""
 
 
+def repeated(evidence: Evidence) -> str:
+    """The data sets whose panels are another's, which is like them."""
+    rows = [row for row in evidence.measured if row.like and row.model in NETWORKS]
+    pairs = dict.fromkeys((NAMES[row.dataset], NAMES[row.like]) for row in rows)
+    return "".join(f"; {name}'s panels repeat {other}'s" for name, other in pairs)
+
+
 def figure_3(evidence: Evidence) -> str:
     """Memory, training and inference time against depth, for three data sets."""
     parts = key(60, 20, {model: NAMES[model] for model in NETWORKS})
@@ -115,7 +122,8 @@ def figure_3(evidence: Evidence) -> str:
             lines = lines_of(evidence, dataset, what, metric, unit)
             head = f"{NAMES[dataset]}: {title}"
             parts += chart(60 + 290 * across, 60 + 190 * down, 220, 120, head, lines)
-    parts.append(text(605, 612, f"blocks of two capsule layers{on_which(evidence)}", "soft"))
+    told = f"blocks of two capsule layers{on_which(evidence)}{repeated(evidence)}"
+    parts.append(text(605, 612, told, "soft"))
     return svg(1190, 624, "Figure 3: memory and time against depth", parts)
 
 

@@ -9,10 +9,12 @@ from mocapsnet.paper.benches import Measured
 from mocapsnet.paper.evidence import Evidence
 from mocapsnet.paper.printed import DEPTHS, NAMES, counted
 from mocapsnet.paper.rules import ENOUGH, Finding, OfTheCode, Rule, files_of
-from mocapsnet.paper.statistics import line
+from mocapsnet.paper.statistics import Line, line, t_quantile
 
 # A metric's unit in words, and how many of it are one.
 UNITS = {"peak_mib": ("MiB", 1.0), "kept_mib": ("MiB", 1.0), "seconds": ("ms", 1e3)}
+# Depths below which a line of times is only indicative.
+LINE = 6
 # What stays the same when it is measured again: one measurement decides.
 STEADY = ("peak_mib", "kept_mib")
 
@@ -50,7 +52,10 @@ class Curve(NamedTuple):
 def finding(holds: bool | None, n: int, told: str, *groups: list[Measured]) -> Finding:
     """What rows say, whose they are where another data set was measured, and their files."""
     others = dict.fromkeys(NAMES[row.like] for group in groups for row in group if row.like)
-    return Finding(holds, n, told + "".join(f"; measured on {name}" for name in others), files_of(*groups))
+    told += "".join(f"; measured on {name}" for name in others)
+    found = Finding(holds, n, told, files_of(*groups))
+    # That the other would measure the same is no measurement.
+    return found.weaker() if others else found
 
 
 def of_ours(finding: Finding, recipe: str) -> Finding:
@@ -78,23 +83,37 @@ class Slope(OfTheCode):
         unit, scale = UNITS[self.curve.metric] if self.steps == 1 else ("s an epoch", self.steps)
         told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)"
         holds = low <= self.value / self.steps <= high
-        return of_ours(finding(holds, len(points), told, rows), recipe)
+        return of_ours(over_depths(self.curve, finding(holds, len(points), told, rows)), recipe)
+
+
+def over_depths(curve: Curve, finding: Finding) -> Finding:
+    """What n depths say: of times, a few of them decide nothing."""
+    return finding if curve.metric in STEADY or finding.n >= LINE else finding.weaker()
 
 
 def fitted(
     first: Curve, second: Curve, evidence: Evidence, recipe: str
-) -> tuple[tuple[float, float], int, list[Measured]] | None:
-    """The slopes of two lines over depth, the depths of the shorter one and all rows; needs two depths."""
+) -> tuple[tuple[Line, Line], int, list[Measured]] | None:
+    """Two lines over depth, the depths of the shorter one and all rows; needs two depths."""
     (rows, points), (others, beside) = (curve.points(evidence, recipe) for curve in (first, second))
     if min(len({blocks for blocks, _ in found}) for found in (points, beside)) < 2:
         return None
-    slopes = line(*zip(*points, strict=True)).slope, line(*zip(*beside, strict=True)).slope
-    return slopes, min(len(points), len(beside)), [*rows, *others]
+    lines = line(*zip(*points, strict=True)), line(*zip(*beside, strict=True))
+    return lines, min(len(points), len(beside)), [*rows, *others]
 
 
-def over(first: float, second: float) -> float:
-    """How many times the second the first is; without end where the second does not grow."""
-    return first / second if second > 0 else math.inf
+def over(first: Line, second: Line) -> float:
+    """How many times as steep as the second the first is; without end where the second does not rise."""
+    return first.slope / second.slope if second.slope > 0 else math.inf
+
+
+def above(first: Line, second: Line, times: float) -> float:
+    """How far the first slope is above so many times the second, in half widths of a 95 % interval."""
+    error = math.hypot(first.error, times * second.error)
+    far = first.slope - times * second.slope
+    if error == 0:
+        return math.copysign(math.inf, far)
+    return far / error / t_quantile(min(first.freedom, second.freedom)) if math.isfinite(error) else 0.0
 
 
 @dataclass(frozen=True)
@@ -116,9 +135,13 @@ class SlopeRatio(Rule):
             return Finding()
         (first, second), n, rows = lines
         unit, scale = UNITS[self.first.metric]
-        told = f"{scale * first:.4g} against {scale * second:.4g} {unit} per block ({n} depths), "
+        told = f"{scale * first.slope:.4g} against {scale * second.slope:.4g} {unit} per block ({n} depths), "
         told += f"{over(first, second):.2f} times; {limits(self.low, self.high)}"
-        return finding(self.low * second <= first <= self.high * second, n, told, rows)
+        holds = self.low * second.slope <= first.slope <= self.high * second.slope
+        inside = min(above(first, second, self.low), -above(first, second, self.high))
+        found = over_depths(self.first, finding(holds, n, told, rows))
+        # A ratio whose interval contains a limit may lie on either side of it.
+        return found if abs(inside) > 1 else found.weaker()
 
 
 @dataclass(frozen=True)
@@ -139,7 +162,8 @@ class Outweighs(OfTheCode):
         n = min(memory[1], time[1])
         told = f"memory {flatter:.2f} times less steep, time {steeper:.2f} times steeper ({n} depths); "
         told += f"{self.times:g} times as much would confirm it"
-        return finding(flatter >= self.times * steeper, n, told, memory[2], time[2])
+        found = finding(flatter >= self.times * steeper, n, told, memory[2], time[2])
+        return over_depths(self.time[0], found)
 
 
 @dataclass(frozen=True)

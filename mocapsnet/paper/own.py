@@ -40,7 +40,7 @@ def beats(dataset: str, blocks: int) -> Check:
         (a, a_std), (b, b_std) = (row(dataset, model)[blocks - 1] for model in ("mocapsnet", "rescapsnet"))
         told = f"{a:.2f} against {b:.2f} at {counted(blocks)}"
         if a_std is not None and b_std is not None:
-            told += f", p {welch_printed((a, a_std, 3), (b, b_std, 3)):.2g} from the printed spread"
+            told += f", p {welch_printed(a - b, [(a_std, 3), (b_std, 3)]):.2g} from the printed spread"
         return Own(a > b, told)
 
     return check
@@ -51,7 +51,7 @@ def deeper(dataset: str, blocks: int) -> Check:
 
     def check() -> Own:
         (a, a_std), (b, b_std) = (row(dataset, "mocapsnet")[n - 1] for n in (blocks, 1))
-        p = welch_printed((a, a_std or 0, 3), (b, b_std or 0, 3))
+        p = welch_printed(a - b, [(a_std or 0, 3), (b_std or 0, 3)])
         told = f"{a:.2f} at {counted(blocks)}, {b:.2f} at 1, p {p:.2g} from the printed spread"
         return Own(a > b, told)
 
@@ -194,6 +194,17 @@ def revnet_at_gamma_one() -> Own:
     return Own(
         weight > 0, f"equation 3 gives f the weight 1 - γ = {weight:g} at γ = 1: no layer has any effect"
     )
+
+
+def inverts_at_any_gamma() -> Own:
+    """At both ends of [0, 1] two velocities stay two, so that the step can be undone."""
+    f, velocities = 3.0, (5.0, 7.0)
+    after = {gamma: {gamma * v + (1 - gamma) * f for v in velocities} for gamma in (0.0, 1.0)}
+    lost = [f"γ = {gamma:g}" for gamma, found in after.items() if len(found) < len(velocities)]
+    told = (
+        f"equation 3 with f 3 takes v 5 and v 7 to one velocity at {', '.join(lost)}; equation 6 divides by γ"
+    )
+    return Own(not lost, told)
 
 
 def residual_at_gamma_zero() -> Own:

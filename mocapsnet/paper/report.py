@@ -35,29 +35,32 @@ RECIPES_TOLD = {
 }
 RULES = (
     "A number holds when our 95 % interval (Student's t over seeds) contains it, as rounded; a comparison "
-    "when its sign agrees at p < 0.05 (Welch's test). A difference that the seeds do not show at that level "
-    "does not hold; with few seeds it may still be there, so that this alone never shows that there is none. "
-    "Almost the same is within half a point, on MNIST a tenth, and not apart at that level; values printed "
-    "with ≈ are compared to within half a point.",
+    "when its sign agrees at p < 0.05 (Welch's test). A difference that the seeds do not show at that "
+    "level does not hold; with few seeds it may still be there, so that this alone never shows that there "
+    "is none. Almost the same is within half a point, on MNIST a tenth, where a test at that level "
+    "refutes a larger difference; values printed with ≈ are compared to within half a point.",
     "A standard deviation holds when the 95 % interval of ours (chi-square) contains it, as rounded. With "
     "three seeds this interval runs from about half to six times our value; a single seed has no standard "
     "deviation and counts as not run.",
     "A network learns when its accuracy is more than three standard errors of the test set above always "
     "naming the largest class. A run that diverged did not learn: where all runs of a network did, they "
-    "count as chance. A run that crashed says nothing.",
-    "`written` decides where it has three seeds, else `stable`. `stable` starts from other weights than the "
-    "paper, so only `written` decides on numbers that the paper prints for its own networks. Where the "
-    "recipe that decides says no and `released`, with three seeds, says yes, the claim holds only as "
-    "released. Fewer than three seeds are indicative, and so are runs of `released` alone. Of a seed that "
-    "two devices ran, one run counts. Accuracies are those of the last epoch.",
+    "count as chance; where some did, what is said of its accuracy is indicative. A run that crashed says "
+    "nothing.",
+    "`written` decides where it has three seeds, else `stable`. `stable` starts from other weights than "
+    "the paper, so only `written` decides on numbers that the paper prints for its own networks. Where "
+    "the recipe that decides says no, `released`, with three seeds, says yes and `stable` does not, the "
+    "claim holds only as released. Fewer than three seeds are indicative, and so are runs of `released` "
+    "alone. Of a seed that two devices ran, one run counts. Accuracies are those of the last epoch.",
     "Sizes in MB, times, and how steeply times grow are those of the paper's code on its machine: only "
     "`released`, measured, decides on them; a slope holds when the 95 % interval of the fitted line "
-    "contains it, a difference of sizes within 5 %. What is measured of `released` is our program of that "
-    "network, which computes the same and does not copy its matrices for every image. A size that the paper"
-    " read from nvidia-smi includes the allocator's reserve: peaks allocated stand beside it as an "
-    "indication and judge no single size; differences and slopes are taken between them. Ratios of sizes "
-    "and of their slopes are judged by our networks, within the limits that stand beside them; a ratio or a"
-    " difference of times at one depth is indicative.",
+    "contains it, a difference of sizes within 5 %. Times over fewer than six depths are indicative, and "
+    "so is what was measured on another data set of the same shape. What is measured of `released` is our "
+    "program of that network, which computes the same and does not copy its matrices for every image. A "
+    "size that the paper read from nvidia-smi includes the allocator's reserve: peaks allocated stand "
+    "beside it as an indication and judge no single size; differences and slopes are taken between them. "
+    "Ratios of sizes and of their slopes are judged by our networks, within the limits that stand beside "
+    "them, those of slopes where their 95 % intervals leave no doubt; a ratio or a difference of times at "
+    "one depth is indicative.",
     "Any block adds to the peak of a step at least its 131,584 weights, their gradients and Adam's two "
     "moments, 2.0 MiB, however its activations are kept. What reversal saves are bytes that wait for the "
     "backward pass, which count in the peak only where it lies in the trunk.",

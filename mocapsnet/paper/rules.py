@@ -28,6 +28,10 @@ class Finding(NamedTuple):
         """What it says, in a few words."""
         return self.told if self.holds is None else f"{'yes' if self.holds else 'no'}, {self.told}"
 
+    def weaker(self) -> "Finding":
+        """The same, which decides nothing."""
+        return self._replace(n=min(self.n, ENOUGH - 1))
+
 
 class Rule(ABC):
     """A kind of claim."""

@@ -18,7 +18,7 @@ from mocapsnet.paper.subjects import (
     momentum,
     residual,
 )
-from mocapsnet.paper.trained import Better, Chance, Equals, NoBetter, Rising, Same, Trained
+from mocapsnet.paper.trained import Better, Chance, CostsMore, Equals, NoBetter, Rising, Same, Trained
 
 
 def saved(dataset: str, size: float) -> Difference:
@@ -252,7 +252,8 @@ def results() -> list[Claim]:
         Claim(
             "section 4.2",
             "A rate of 0.1 costs MoCapsNet more than ResCapsNet",
-            own=own.high_rate_costs_momentum,
+            CostsMore(*((ablated(model), ablated(model, 0.1)) for model in ("mocapsnet", "rescapsnet"))),
+            own.high_rate_costs_momentum,
         ),
         Claim(
             "section 4.2",

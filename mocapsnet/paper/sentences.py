@@ -102,6 +102,9 @@ def opening() -> list[Claim]:
             "ResCapsNet trains up to 16 layers with SDA and EM, not deeper",
             AllOf([limit(routing, 7, (8, 20)) for routing in ("sda", "em")]),
         ),
+        Claim(
+            "section 3.1", "Momentum blocks are invertible at every γ in [0, 1]", own=own.inverts_at_any_gamma
+        ),
         Claim("section 3.1", "Activations of 40 layers come back from the last state alone", Inverts(40)),
         Claim(
             "section 3.1",

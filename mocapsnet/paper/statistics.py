@@ -94,21 +94,23 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def welch(first: Sequence[float], second: Sequence[float]) -> float:
     """The two-sided p of equal means, where variances may differ; 1 below two values."""
-    if min(len(first), len(second)) < 2:
+    return apart(fmean(first) - fmean(second), (first, second))
+
+
+def apart(difference: float, groups: Sequence[Sequence[float]]) -> float:
+    """The two-sided p of a sum or difference of these groups' means being zero; 1 below two values."""
+    if min(map(len, groups)) < 2:
         return 1.0
-    return welch_printed(
-        (fmean(first), stdev(first), len(first)), (fmean(second), stdev(second), len(second))
-    )
+    return welch_printed(difference, [(stdev(values), len(values)) for values in groups])
 
 
-def welch_printed(first: tuple[float, float, int], second: tuple[float, float, int]) -> float:
-    """The same from mean, standard deviation and n."""
-    a, b = (std**2 / n for _, std, n in (first, second))
-    difference = first[0] - second[0]
-    if a + b == 0:
+def welch_printed(difference: float, groups: Sequence[tuple[float, int]]) -> float:
+    """The same from the groups' standard deviations and n."""
+    parts = [(std**2 / n, n - 1) for std, n in groups]
+    if (variance := sum(part for part, _ in parts)) == 0:
         return float(difference == 0)
-    freedom = (a + b) ** 2 / (a**2 / (first[2] - 1) + b**2 / (second[2] - 1))
-    return two_sided(difference / math.sqrt(a + b), freedom)
+    freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts)
+    return two_sided(difference / math.sqrt(variance), freedom)
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> Line:

@@ -3,7 +3,10 @@
 import contextlib
 import json
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 from collections.abc import Generator, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -160,6 +163,7 @@ def start(task: Task, member: int | None, place: Place) -> BaseProcess:
 def alone(task: Task, member: int | None, place: Place) -> None:
     """What such a process does; its words go to the run's log."""
     keep_freed_memory()
+    end_with_parent()
     folder = place.runs / task.name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log, contextlib.redirect_stderr(log):
@@ -168,6 +172,18 @@ def alone(task: Task, member: int | None, place: Place) -> None:
                 run(task, place, member)
         except Interrupted as stopped:
             sys.exit(stopped.exit_code)
+
+
+def end_with_parent() -> None:
+    """When the sweep is gone, however it went, save and end: nobody would write this run's record."""
+    parent, me = multiprocessing.parent_process(), os.getpid()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os.kill(me, signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def forget(task: Task, place: Place) -> None:

@@ -10,7 +10,7 @@ from mocapsnet.paper.evidence import Evidence, Outcome, accuracies, diverged, fa
 from mocapsnet.paper.printed import CHANCE, NAMES, TEST_IMAGES, counted
 from mocapsnet.paper.recipes import TRUNKS
 from mocapsnet.paper.rules import ENOUGH, Finding, Rule, files_of
-from mocapsnet.paper.statistics import LEVEL, interval, line, std_interval, welch
+from mocapsnet.paper.statistics import LEVEL, apart, interval, line, std_interval, welch
 
 # Half the last digit of a printed accuracy: a spread is no larger than a few of these.
 ROUNDED = 0.005
@@ -66,7 +66,7 @@ class Equals(Printed):
         near = max(self.about, ROUNDED)
         # Fewer runs have no interval to speak of: they are told, and decide nothing.
         holds = low - near <= self.value <= high + near if len(found) >= ENOUGH else None
-        return Finding(holds, len(found), f"{told} (n {len(found)})", files_of(runs))
+        return Finding(holds, sure(len(found), runs), f"{told} (n {len(found)})", files_of(runs))
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Spread(Printed):
             return Finding(None, n, f"{stdev(found):.2f} (n {n})", files)
         low, high = std_interval(found)
         holds = low - ROUNDED <= self.value <= high + ROUNDED
-        return Finding(holds, n, f"{low:.2f} to {high:.2f} (n {n})", files)
+        return Finding(holds, sure(n, runs), f"{low:.2f} to {high:.2f} (n {n})", files)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Better(Rule):
             return Finding(None, n, "both diverged", files_of(*groups))
         holds = fmean(a) > fmean(b) and (p < LEVEL or n < ENOUGH)
         told = f"{first} against {second} (n {n}" + (f", p {p:.2g})" if n > 1 else ")")
-        return Finding(holds, n, told, files_of(*groups))
+        return Finding(holds, sure(n, *groups), told, files_of(*groups))
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class NoBetter(Better):
 
 @dataclass(frozen=True)
 class Same(Better):
-    """Two accuracies that differ by less than `within`, and not at p < 0.05."""
+    """Two accuracies that differ by less than `within`: p < 0.05 for what a larger difference would be."""
 
     within: float = 0.5
 
@@ -141,8 +141,34 @@ class Same(Better):
         if finding.holds is None:
             return finding
         a, b = (reached(which, which.runs(evidence, recipe))[0] for which in (self.first, self.second))
-        near = abs(fmean(a) - fmean(b)) < self.within
-        return finding._replace(holds=near and (finding.n < ENOUGH or welch(a, b) >= LEVEL))
+        a, b = sorted((a, b), key=fmean)
+        # Of two one-sided tests, the one at the end that is nearer says less.
+        p = welch([value + self.within for value in a], b)
+        n = finding.n if p < 2 * LEVEL else min(finding.n, ENOUGH - 1)
+        return finding._replace(holds=fmean(b) - fmean(a) < self.within, n=n)
+
+
+@dataclass(frozen=True)
+class CostsMore(Rule):
+    """A change costs the first network more accuracy than the second, at p < 0.05 by Welch's test."""
+
+    first: tuple[Trained, Trained]
+    """Before and after it, as in the second."""
+    second: tuple[Trained, Trained]
+
+    def find(self, evidence: Evidence, recipe: str) -> Finding:
+        """Compare two differences of means."""
+        networks = (*self.first, *self.second)
+        groups = [which.runs(evidence, recipe) for which in networks]
+        found = [reached(*pair)[0] for pair in zip(networks, groups, strict=True)]
+        if not all(found):
+            return Finding()
+        n, (a, a_changed, b, b_changed) = min(map(len, found)), map(fmean, found)
+        p = apart((a - a_changed) - (b - b_changed), found)
+        holds = a - a_changed > b - b_changed and (p < LEVEL or n < ENOUGH)
+        told = f"{a_changed - a:+.2f} against {b_changed - b:+.2f} points (n {n}"
+        told += f", p {p:.2g})" if n > 1 else ")"
+        return Finding(holds, sure(n, *groups), told, files_of(*groups))
 
 
 @dataclass(frozen=True)
@@ -177,7 +203,7 @@ class Chance(Rule):
 
 @dataclass(frozen=True)
 class Rising(Rule):
-    """Accuracy grows with depth: the 95 % interval of its slope over blocks lies above zero."""
+    """Accuracy grows with depth: its slope's 95 % interval lies above zero, and its end does not fall."""
 
     trained: Sequence[Trained]
 
@@ -192,9 +218,16 @@ class Rising(Rule):
         fit = line(*zip(*points, strict=True))
         seeds = min(map(len, found.values()))
         n = min(seeds, len(found))
-        holds = fit.interval()[0] > 0 if n >= ENOUGH else fit.slope > 0
-        depths = ", ".join(map(str, sorted(found)))
-        return Finding(holds, n, f"{fit.slope:+.2f} points per block at {depths} blocks (n {seeds})", files)
+        top, deepest = max(found.values(), key=fmean), found[max(found)]
+        falls = fmean(deepest) < fmean(top) and welch(deepest, top) < LEVEL
+        holds = not falls and (fit.interval()[0] > 0 if n >= ENOUGH else fit.slope > 0)
+        meant = [which.blocks for which in self.trained]
+        # A few depths in the middle are no line, nor are those of one end.
+        if not {min(meant), max(meant)} <= found.keys() or 2 * len(found) < len(meant):
+            n = min(n, ENOUGH - 1)
+        told = f"{fit.slope:+.2f} points per block at {', '.join(map(str, sorted(found)))} blocks"
+        told += ", the deepest below the best" if falls else ""
+        return Finding(holds, sure(n, *(runs for _, runs in groups)), f"{told} (n {seeds})", files)
 
 
 def reached(which: Trained, runs: Sequence[Outcome]) -> tuple[list[float], str]:
@@ -205,6 +238,12 @@ def reached(which: Trained, runs: Sequence[Outcome]) -> tuple[list[float], str]:
     if gone:
         return [CHANCE[which.dataset]] * len(gone), f"diverged, as chance: {CHANCE[which.dataset]:.2f}"
     return [], failed(runs)
+
+
+def sure(n: int, *groups: Sequence[Outcome]) -> int:
+    """n, or too few where some runs of a network diverged and others did not: neither stand for it alone."""
+    mixed = any(accuracies(runs) and any(diverged(run.error) for run in runs) for runs in groups)
+    return min(n, ENOUGH - 1) if mixed else n
 
 
 def trials(runs: Sequence[Outcome]) -> list[Outcome]:

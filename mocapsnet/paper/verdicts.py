@@ -57,6 +57,9 @@ def judge(claim: Claim, evidence: Evidence) -> Judgement:
     said = claim.own() if claim.own else None
     rule = claim.rule
     findings = {recipe: rule.find(evidence, recipe) for recipe in JUDGED} if rule else {}
+    if evidence.smoke:
+        # Tiny networks decide on nothing.
+        findings = {recipe: found.weaker() for recipe, found in findings.items()}
     return Judgement(claim, verdict(said, findings, rule.decided_by() if rule else ()), said, findings)
 
 
@@ -75,7 +78,7 @@ def verdict(said: Own | None, findings: Mapping[str, Finding], decided_by: Seque
     if decides:
         return HOLDS
     if decides is False:
-        return RELEASED if judged.get("released") else FALSE
+        return RELEASED if judged.get("released") and not judged.get("stable") else FALSE
     return INDICATIVE if any(finding.n for finding in findings.values()) else NOT_RUN
 
 

@@ -105,7 +105,7 @@ def test_a_run_is_not_verified_with_other_images(trained, tmp_path, capsys, monk
 def test_data_that_are_not_there_are_told_before_a_run_is_verified(trained, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: pytest.fail("it was trained"))
     run = json.loads(record_of(trained).read_text())
-    run["recipe"]["dataset"] = "cifar10"
+    run["recipe"]["dataset"] = run["config"]["dataset"] = "cifar10"
     (tmp_path / "run.json").write_text(json.dumps(run))
     told = refused(capsys, "--verify", tmp_path / "run.json", "--device=cpu", "--data", tmp_path)
     assert f"tiny-s0 cannot be repeated here: cifar10 is not under {tmp_path}/" in told
@@ -161,8 +161,9 @@ def test_runs_of_one_data_set_were_trained_on_the_same_images(tmp_path):
     write_run(tmp_path, "same", **{"config.data_sha256": "a" * 64})
     write_run(tmp_path, "untold")
     write_run(tmp_path, "smoke", smoke=True, **other)
-    write_run(tmp_path, "some", **{"config.limit": 100}, **other)
-    write_run(tmp_path, "held out", **{"config.validation": 0.1}, **other)
+    for name, part in (("some", {"limit": 100}), ("held out", {"validation": 0.1})):
+        parts = {f"{whose}.{what}": n for whose in ("recipe.training", "config") for what, n in part.items()}
+        write_run(tmp_path, name, **parts, **other)
     write_run(tmp_path, "another set", **{"recipe.dataset": "cifar100"}, **other)
     assert len(read(tmp_path).runs) == 7
     write_run(tmp_path, "second", **other)
@@ -201,6 +202,29 @@ def test_a_value_that_nothing_can_have_breaks_a_record(tmp_path, name, value):
         read(tmp_path)
     assert str(path) in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("recipe.network.weight_std", 0.01, "its recipe says weight_std 0.01, it was trained with 0.1"),
+        ("config.flip", True, "its recipe says flip False, it was trained with True"),
+        ("config.limit", 1000, "its recipe says limit None, it was trained with 1000"),
+        ("config.network.blocks", 7, "its recipe says blocks 1, it was trained with 7"),
+        ("recipe.dataset", "svhn", "its recipe says dataset 'svhn', it was trained with 'cifar10'"),
+        ("recipe.kind", "ResCapsNet", "its recipe says model 'ResCapsNet', it was trained with 'MoCapsNet'"),
+        ("seed", 2, "its recipe says seed 2, it was trained with 0"),
+    ],
+)
+def test_a_run_that_was_trained_otherwise_than_it_says_is_refused(tmp_path, name, value, told):
+    config = {"flip": False, "limit": None, "seed": 0, "dataset": "cifar10", "epochs": 60, "lr": 0.001}
+    network = {"model": "MoCapsNet", "weight_std": 0.1, "blocks": 1}
+    sound = {"config": {**config, "network": network}, "recipe.training.flip": False}
+    write_run(tmp_path, **sound)
+    assert len(read(tmp_path).runs) == 1
+    write_run(tmp_path, **sound, **{name: value})
+    with pytest.raises(BrokenFile, match=re.escape(told)):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"\x80\x81 no text", b"[]", b"{}", None], ids=str)

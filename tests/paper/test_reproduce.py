@@ -100,7 +100,7 @@ def test_a_smoke_run_and_whole_runs_do_not_share_a_folder(tmp_path, monkeypatch,
     told = asdict(recipe("stable", "cifar10", "mocapsnet"))
     run = {"recipe": told, "smoke": not smoke, "seed": 0, "hardware": {"device": "cpu", "threads": 1}}
     (tmp_path / "accuracy").mkdir()
-    run |= {"test_accuracy": 0.1, "config": {"epochs": 1}, "curve": [{"epoch": 1, "test_accuracy": 0.1}]}
+    run |= {"test_accuracy": 0.1, "config": {"epochs": 60}, "curve": [{"epoch": 60, "test_accuracy": 0.1}]}
     (tmp_path / "accuracy" / "a-s0-cpu.json").write_text(json.dumps(run))
     with pytest.raises(
         WrongArgument, match=r"holds .*, such as accuracy/a-s0-cpu.json; give .* another folder"

@@ -1,22 +1,28 @@
 """A sweep: finished runs stay, stopped ones go on, failures are recorded, a committed run repeats."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mocapsnet.errors import BrokenFile, CannotRun, Irreproducible, WrongArgument
+from mocapsnet.errors import BrokenFile, Busy, CannotRun, Irreproducible, WrongArgument
 from mocapsnet.paper import sweep as sweeping
 from mocapsnet.paper.grid import Task, chosen, ordered
 from mocapsnet.paper.plan import TABLES
 from mocapsnet.paper.progress import Progress
 from mocapsnet.paper.recipe import Recipe, changed
 from mocapsnet.paper.recipes import recipe
-from mocapsnet.paper.records import Place, failure, write_failure
+from mocapsnet.paper.records import Place, failure, read_curve, write_failure
 from mocapsnet.paper.sweep import in_processes, sweep
-from mocapsnet.paper.verify import verify
+from mocapsnet.paper.verify import unlearnt, verify
+from mocapsnet.train.checkpoint import latest, locked
 from mocapsnet.train.state import State
 
 SMALL = {"channels": 8, "capsules": 3, "class_dim": 4}
@@ -259,6 +265,62 @@ def test_a_fresh_run_is_verified_and_a_tampered_one_is_not(swept, tmp_path, monk
     run["curve"][0]["train_loss"] = curve[0]["train_loss"] * 1.0005
     (tmp_path / "run.json").write_text(json.dumps(run))
     assert "5.0e-04 apart" in verify(str(tmp_path / "run.json"), "data", "cpu", 1)[0]
+    run["test_accuracy"] = run["curve"][0]["test_accuracy"] = 0.9
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(Irreproducible, match=r"test accuracy \d+\.\d+ %, recorded 90\.00"):
+        verify(str(tmp_path / "run.json"), "data", "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("learns", "epochs", "told"),
+    [
+        (
+            2,
+            1,
+            ["in these epochs the run had learnt next to nothing; it has from epoch 2 on: give --epochs 2"],
+        ),
+        (2, 2, []),
+        (9, 3, ["in these epochs the run had learnt next to nothing"]),
+    ],
+)
+def test_epochs_that_other_networks_may_repeat_too_are_told(learns, epochs, told):
+    curve = [{"train_accuracy": 0.1 if epoch < learns else 0.4} for epoch in range(1, 4)]
+    assert unlearnt({"curve": curve, "config": {"network": {"classes": 10}}}, epochs) == told
+
+
+def test_a_run_saves_and_ends_when_its_sweep_is_killed(tmp_path):
+    script, place = tmp_path / "sweeps.py", place_in(tmp_path)
+    script.write_text(
+        "from test_sweep import Path, Task, place_in, small, sweep\n"
+        "if __name__ == '__main__':\n"
+        f"    sweep([Task(small(epochs=100_000), 0)], place_in(Path({str(tmp_path)!r})), jobs=2)\n"
+    )
+    way = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    process = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": way})
+    folder = place.runs / "small-s0"
+    try:
+        wait_for(lambda: bool(read_curve(folder)))
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: free(folder))
+    assert latest(folder)["epoch"] >= 1
+
+
+def wait_for(there: Callable[[], bool], seconds: float = 100.0) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def free(folder: Path) -> bool:
+    """Whether nobody writes to a run any more."""
+    try:
+        with locked(folder):
+            return True
+    except Busy:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -271,6 +333,8 @@ def test_a_fresh_run_is_verified_and_a_tampered_one_is_not(swept, tmp_path, monk
         (["commit"], None),
         (["test_accuracy"], 0.999),
         (["config", "epochs"], 60),
+        (["seed"], 1),
+        (["config", "network", "blocks"], 7),
     ],
 )
 def test_a_tampered_record_is_refused_before_anything_is_trained(swept, tmp_path, monkeypatch, path, value):
