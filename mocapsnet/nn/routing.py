@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from mocapsnet import ops
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.reversible import Fusible, Through
+from mocapsnet.ops import order
 from mocapsnet.ops.arguments import at_least, one_of, positive
 from mocapsnet.ops.backend import fused_op, runnable
 from mocapsnet.ops.em.reference import em
-from mocapsnet.ops.order import autocasting, one_image
 from mocapsnet.ops.rba.reference import rba
 from mocapsnet.ops.sda.reference import sda
 
@@ -103,9 +103,9 @@ class CapsLayer(Fusible):
         """Layers like this one in one fused function, where that can run."""
         J, I, E, D = self.W.shape  # noqa: E741
         # Anything else is for the layers themselves to compute, or to refuse.
-        if self.routing not in ("rba", "leaky-rba") or x.shape != (len(x), I, D) or (I, D) != (J, E):
+        if self.routing not in ("rba", "leaky-rba") or x.shape[1:] != (I, D) or (I, D) != (J, E):
             return None
-        if {x.dtype, self.W.dtype} != {torch.float32} or not one_image(I, J, E) or not len(x):
+        if {x.dtype, self.W.dtype} != {torch.float32} or not order.one_image(I, J, E) or not len(x):
             return None
         if fused_op("rba", x, self.W, self.backend, gradient=(self.gradient, "last")) is None:
             return None
@@ -114,7 +114,7 @@ class CapsLayer(Fusible):
             return None
         from mocapsnet.ops.rba.momentum import Momentum
 
-        options = self.iterations, self.routing == "leaky-rba", autocasting(x.device.type)
+        options = self.iterations, self.routing == "leaky-rba", order.rounds(x)
         weights = [weight for layer in alike for weight in (layer.W, layer.bias)]
         return lambda *state: Momentum.apply(*state, *options, *weights)  # type: ignore[no-untyped-call]
 

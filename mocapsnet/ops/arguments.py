@@ -38,6 +38,13 @@ def a_folder(name: str, path: Path) -> None:
             raise WrongArgument(f"{name} must be a folder, got the file {place}; choose another place")
 
 
+def on_one_device(u: Tensor, **others: Tensor | None) -> None:
+    """Refuse what is elsewhere than u: a program would read there what it cannot."""
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != u.device:
+            raise WrongArgument(f"{name} must be on {u.device} as u is, got {tensor.device}")
+
+
 def routable(u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, gradient: str) -> None:
     """Refuse capsules, weights and options that no routing can work with."""
     if u.dim() != 3:
@@ -53,5 +60,6 @@ def routable(u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, gradien
     for name, tensor in (("u", u), ("W", W), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():
             raise WrongArgument(f"{name} must be of floating point, got {tensor.dtype}")
+    on_one_device(u, W=W, bias=bias)
     at_least("iterations", iterations, 1)
     one_of("gradient", gradient, ("last", "all"))

@@ -1,7 +1,7 @@
 """Where the fused programs run, and why not where they do not."""
 
-import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import cache, wraps
 from hashlib import sha256
 from pathlib import Path
@@ -14,10 +14,8 @@ from torch.autograd import forward_ad
 
 from mocapsnet.errors import CannotRun
 from mocapsnet.ops.arguments import one_of
-from mocapsnet.ops.order import one_image, power, rounds
+from mocapsnet.ops.order import INTERPRETED, one_image, power, rounds
 
-# As Triton reads it, once.
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FUSED = ("rba", "leaky-rba", "sda", "em")
 # Columns (j,e) of a tile of votes that the registers of a program hold, where it takes all j at once; and
 # so many that "auto" takes, because more were not timed yet.
@@ -85,6 +83,18 @@ def refuse(why: str) -> None:
     raise CannotRun(f"backend='fused' cannot run: {why}; use backend='auto' or 'reference'")
 
 
+def on_its_gpu(op: Callable[..., Any]) -> Callable[..., Any]:
+    """What launches programs, on the GPU that holds what it is given: Triton takes the current one."""
+
+    @wraps(op)
+    def wrapped(*given: Any, **named: Any) -> Any:
+        device = next(x.device for x in (*given, *named.values()) if isinstance(x, Tensor))
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            return op(*given, **named)
+
+    return wrapped
+
+
 def once(what: str = "routing", instead: str = "use backend='reference'") -> Callable[..., None]:
     """What refuses a gradient of a fused op's gradients, which torch would refuse in its own words."""
 
@@ -113,6 +123,8 @@ def differentiable_once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..
 
     @wraps(backward)
     def wrapped(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        if any(g is not None and torch._C._functorch.is_legacy_batchedtensor(g) for g in gradients):
+            raise CannotRun("a fused sequence takes one gradient at a time; use backend='reference'")
         with torch.no_grad():
             found = backward(ctx, *gradients)
         if not torch.is_grad_enabled():
@@ -150,8 +162,8 @@ def stem(images: Tensor, w: Tensor, dtype: torch.dtype) -> ModuleType | None:
 
 
 def suitable(x: Tensor) -> bool:
-    """Whether programs can run where x is, and nothing must see each of their operations."""
-    return chip(x.device).major >= FIRST and not transformed()
+    """Whether programs can run where x is, in bfloat16 too, and nothing must see each of their operations."""
+    return chip(x.device).major >= FIRST and not transformed() and not (x.is_cuda and INTERPRETED)
 
 
 def convolution(x: Tensor, channels: int) -> ModuleType | None:

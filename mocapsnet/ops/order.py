@@ -1,10 +1,13 @@
 """The order that the batched routings compute in: W as one matrix per input capsule, votes [I,B,E,J]."""
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
+# Whether Triton interprets programs, as it reads it, once.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # Votes of one image that the registers of a GPU's program hold.
 IMAGE_VOTES = 16384
 # Bytes of votes that are formed at once: what a core's cache holds, and on an accelerator what is no burden.
@@ -79,7 +82,8 @@ def rounds(u: Tensor) -> bool:
 
     Triton's interpreter has no bfloat16 to trust, and float16 is finer: there products are float32.
     """
-    return u.is_cuda and autocasting("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    rounding = u.is_cuda and autocasting("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    return rounding and not INTERPRETED
 
 
 def from_memory(u: Tensor) -> bool:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
-from mocapsnet.ops.arguments import one_of, routable
+from mocapsnet.ops.arguments import on_one_device, one_of, routable
 from mocapsnet.ops.backend import fused_op, runnable
 from mocapsnet.ops.em import batched as em_batched
 from mocapsnet.ops.em import reference as em_reference
@@ -95,6 +95,7 @@ def em(
     for name, beta in (("beta_a", beta_a), ("beta_u", beta_u)):
         if beta is not None and beta.shape != (W.shape[0],):
             raise WrongArgument(f"{name} must be [J={W.shape[0]}] or None, got shape {tuple(beta.shape)}")
+    on_one_device(u, beta_a=beta_a, beta_u=beta_u)
     if (fused := fused_op("em", u, W, backend)) is not None:
         v: Tensor = fused.em(u, W, bias, iterations, beta_a, beta_u, gradient)
         return v

@@ -20,6 +20,8 @@ A100, RTX4090, B200, RTX5090 = (
     backend.Chip(*told) for told in ((8, 166912), (8, 101376), (10, 232448), (12, 101376))
 )
 CPU = torch.device("cpu")
+# The trunk: with e laid over threads it took 304 bytes and four times the instructions.
+NEVER_SPILL = {"momentum_layers"}
 
 
 @pytest.mark.timeout(900)
@@ -35,7 +37,7 @@ def test_every_program_of_a_step_compiles_and_fits(capability, tmp_path):
     for row in rows:
         assert int(row["shared"]) <= int(row["limit"]), row
         # Some spill a little; 4,000 bytes were seen where the compiler gave up.
-        assert int(row["stack"]) <= 512, row
+        assert int(row["stack"]) <= (0 if row["program"] in NEVER_SPILL else 512), row
 
 
 @pytest.fixture

@@ -1,20 +1,27 @@
 """The fused routing against its reference, interpreted on a CPU or compiled on a GPU."""
 
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch._library.custom_ops import CustomOpDef
+from torch._subclasses import FakeTensorMode
 
 import mocapsnet as mc
 from mocapsnet.errors import CannotRun, WrongArgument
 from mocapsnet.nn.released import EPSILON, ReleasedLayer
 from mocapsnet.nn.routing import CapsLayer
 from mocapsnet.ops import backend, order
+from mocapsnet.ops.conv import fused as conv_fused
+from mocapsnet.ops.em import fused as em_fused
 from mocapsnet.ops.momentum import RANGE, ExactArithmetic, schedule
 from mocapsnet.ops.rba import fused
 from mocapsnet.ops.rba import momentum as trunk
 from mocapsnet.ops.rba.reference import rba as reference
+from mocapsnet.ops.sda import fused as sda_fused
+from mocapsnet.ops.stem import fused as stem_fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # B, J, I, D, E
@@ -230,6 +237,43 @@ def test_what_it_cannot_do_is_refused_with_the_reason(change, why):
         change(u, W)
 
 
+def test_programs_are_launched_on_the_gpu_that_holds_what_they_are_given(monkeypatch):
+    current = []
+
+    @contextmanager
+    def device(which):
+        current.append(which)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    launch = backend.on_its_gpu(lambda *given, **named: len(current))
+    with FakeTensorMode():
+        elsewhere = torch.empty(2, device="cuda:1")
+    assert launch(torch.zeros(2)) == 0
+    assert launch(None, 3, elsewhere) == launch(x=elsewhere) - 1 == 1
+    assert current == [torch.device("cuda", 1)] * 2
+
+
+def test_every_op_is_launched_so():
+    modules = [fused, sda_fused, em_fused, stem_fused, conv_fused]
+    found = [op for module in modules for op in vars(module).values() if isinstance(op, CustomOpDef)]
+    assert len(found) == 11
+    launcher = backend.on_its_gpu(len).__code__
+    assert all(op._init_fn.__code__ is launcher for op in found)
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_the_interpreter_rounds_nothing_on_a_gpu_either(monkeypatch, interpreted):
+    monkeypatch.setattr(order, "INTERPRETED", interpreted)
+    monkeypatch.setattr(backend, "INTERPRETED", interpreted)
+    monkeypatch.setattr(order, "autocasting", lambda device: device == "cuda")
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
+    monkeypatch.setattr(backend, "chip", lambda _: backend.H200)
+    with FakeTensorMode():
+        x = torch.empty(2, device="cuda")
+    assert order.rounds(x) == backend.suitable(x) == (not interpreted)
+
+
 def test_without_a_gpu_or_the_interpreter_it_is_refused(monkeypatch):
     monkeypatch.setattr(backend, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -388,6 +432,23 @@ def test_a_second_derivative_is_refused_and_not_wrong(regime):
     (first,) = torch.autograd.grad(fused.rba(*inputs).square().sum(), inputs[0], create_graph=True)
     with pytest.raises(RuntimeError, match="no gradients; use backend='reference'"):
         first.sum().backward()
+
+
+def test_several_gradients_at_once_of_a_fused_sequence_are_refused_in_words():
+    x = torch.randn(2, 5, 4, device=DEVICE, requires_grad=True)
+    y = momentum("fused", 2, 0.9)(x)
+    several = torch.eye(3, y.numel(), device=DEVICE).view(3, *y.shape)
+    with pytest.raises(CannotRun, match=r"takes one gradient at a time; use backend='reference'"):
+        torch.autograd.grad(y, x, several, is_grads_batched=True)
+    y = momentum("reference", 2, 0.9)(x)
+    assert torch.autograd.grad(y, x, several, is_grads_batched=True)[0].shape == (3, *x.shape)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (5, 4), (1, 2, 5, 4)], ids=str)
+@pytest.mark.parametrize("which", ["fused", "reference"])
+def test_a_state_of_other_axes_is_refused_by_its_layers(shape, which):
+    with pytest.raises(WrongArgument, match=r"u must be \[B, I, D\], got shape"):
+        momentum(which, 2, 0.9)(torch.ones(shape, device=DEVICE))
 
 
 def test_a_second_derivative_of_a_fused_sequence_is_refused():

@@ -102,6 +102,20 @@ def test_the_error_is_at_most_twice_the_references(scale, least, most, regime, p
     assert (torch.stack(ratios).median(0).values <= 2).all()
 
 
+def test_the_error_of_the_shortest_votes_is_at_most_twice_the_references(regime):
+    """Their distances are the epsilon's: those that are stored must be those that the way back forms anew."""
+    ratios = []
+    for seed in range(7):
+        torch.manual_seed(seed)
+        inputs = leaves((3, 4, 6, 5, 7), biased=False, scale=0.3)
+        with torch.no_grad():
+            inputs[0] *= 1e-15
+        truth = exactly(inputs)
+        ours, theirs = (errors(everything(op, inputs), truth) for op in (fused.sda, reference))
+        ratios.append(ours / theirs)
+    assert (torch.stack(ratios).median(0).values <= 2).all()
+
+
 def test_the_order_of_inputs_in_memory_changes_nothing(regime):
     u, W, bias = leaves((3, 4, 5, 2, 3))
     found = everything(fused.sda, [u, W, bias])

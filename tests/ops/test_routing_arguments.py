@@ -42,6 +42,17 @@ def test_a_wrong_argument_is_refused_with_its_value_and_the_limit(op, arguments,
     assert all(part in str(error.value) for part in parts), str(error.value)
 
 
+@pytest.mark.parametrize("backend", ["reference", "auto", "fused"])
+@pytest.mark.parametrize("name", ["W", "bias", "beta_a", "beta_u"])
+def test_what_is_on_another_device_is_refused(op, name, backend):
+    given = {"u": u, "W": W, "bias": bias}
+    if name.startswith("beta"):
+        op, given = ops.em, {**given, name: torch.zeros(4)}
+    given[name] = given[name].to("meta")
+    with pytest.raises(ValueError, match=f"{name} must be on cpu as u is, got meta"):
+        op(**given, backend=backend)
+
+
 def test_a_wrong_scope_is_refused():
     with pytest.raises(ValueError, match=r"scope must be one of 'sample', 'batch', got 'image'"):
         ops.sda(u, W, bias, scope="image")

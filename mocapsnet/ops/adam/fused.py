@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.adam import kernels
-from mocapsnet.ops.backend import INTERPRETED
+from mocapsnet.ops.backend import on_its_gpu
+from mocapsnet.ops.order import INTERPRETED
 
 # Tensors that a program chooses from.
 AT_ONCE = 64
@@ -40,6 +41,7 @@ def dense(weight: Tensor) -> bool:
 
 
 @torch.no_grad()
+@on_its_gpu
 def note(weights: Iterable[Tensor], loss: Tensor, number: Tensor, first_bad: Tensor, stopped: Tensor) -> None:
     """Write a step's number to first_bad if it is the first whose loss or gradients are not finite.
 
@@ -120,6 +122,7 @@ def check(group: dict[str, Any]) -> None:
         )
 
 
+@on_its_gpu
 def update(
     weights: list[Tensor], states: list[dict[str, Tensor]], group: dict[str, Any], stopped: Tensor
 ) -> None:

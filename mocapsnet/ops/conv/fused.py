@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocapsnet.ops.backend import chip, once
+from mocapsnet.ops.backend import chip, on_its_gpu, once
 from mocapsnet.ops.conv import kernels
 from mocapsnet.ops.rba.fused import PROGRAMS, shared
 
@@ -36,6 +36,7 @@ def conv(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> Tensor:
 
 
 @torch.library.custom_op("mocapsnet::conv", mutates_args=())
+@on_its_gpu
 def conv_forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: int) -> tuple[Tensor, Tensor]:
     """y, and a copy of w in the dtype of x: the way back reads it too."""
     y, w = room(x, w, stride), w.to(x.dtype, copy=True, memory_format=LAST)
@@ -78,6 +79,7 @@ def precision(x: Tensor) -> str:
 
 
 @torch.library.custom_op("mocapsnet::conv_backward", mutates_args=())
+@on_its_gpu
 def conv_backward(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
     """∂x from ∂y."""
     B, CI, H, W = x.shape
@@ -90,6 +92,7 @@ def conv_backward(dy: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
 
 
 @torch.library.custom_op("mocapsnet::conv_weights", mutates_args=())
+@on_its_gpu
 def conv_weights(dy: Tensor, x: Tensor, w: Tensor, stride: int, dtype: torch.dtype) -> Tensor:
     """∂w from ∂y, in a dtype of its own.
 

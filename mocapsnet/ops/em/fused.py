@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
-from mocapsnet.ops.backend import once
+from mocapsnet.ops.backend import on_its_gpu, once
 from mocapsnet.ops.em import kernels, tiles
 from mocapsnet.ops.em.reference import inverse_temperature
 from mocapsnet.ops.order import matrices, one_image, power
@@ -37,6 +37,7 @@ def em(
 
 
 @torch.library.custom_op("mocapsnet::em", mutates_args=())
+@on_its_gpu
 def route(
     u: Tensor,
     W: Tensor,
@@ -126,6 +127,7 @@ def kept(u: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, ...]:
 
 
 @torch.library.custom_op("mocapsnet::em_backward", mutates_args=())
+@on_its_gpu
 def unroute(
     dv: Tensor,
     u: Tensor,
@@ -156,15 +158,16 @@ def unroute(
         # A view with holes has no gradient with holes: both lie as that does.
         W = W if W.stride() == dW.stride() else torch.empty_like(dW, dtype=W.dtype).copy_(W)
         share, pull = (u.new_empty((iterations - first, I, B, J), dtype=torch.float32) for _ in range(2))
+        rest = torch.empty_like(dmu)
         kernels.image_backward[(B,)](
-            dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, dbeta, du,
+            dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, rest, dbeta, du,
             B, D, iterations, first, *u.stride(), *W.stride(), *dv.stride(), 1,
             I=I, E=E, J=J, IP=power(I), EP=power(E), JP=power(J), LAM=lam, num_warps=8,
         )  # fmt: skip
         columns = power(E) * power(J)
         width = min(64, max(16, columns))
         kernels.weights_backward[(I, -(-columns // width))](
-            u, W, mu, spread, share, pull, dmu, dvar, dW, B, *u.stride(), *dW.stride(),
+            u, W, mu, spread, share, pull, dmu, dvar, rest, dW, B, *u.stride(), *dW.stride(),
             I=I, E=E, J=J, D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width,
             ITERATIONS=iterations, FIRST=first, PRECISION="tf32" if rounded else "ieee",
             # What is loaded ahead must fit into shared memory.

@@ -197,7 +197,7 @@ def image_forward(
 
 @triton.jit(do_not_specialize=["wj", "fj", "D", "iterations", "first"])
 def image_backward(
-    dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, dbeta, du,
+    dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, rest, dbeta, du,
     B, D, iterations, first, ub, ui, ud, wj, wi, we, wd, vb, vj, ve, fj,
     I: tl.constexpr, E: tl.constexpr, J: tl.constexpr,  # noqa: E741
     IP: tl.constexpr, EP: tl.constexpr, JP: tl.constexpr, LAM: tl.constexpr,
@@ -226,14 +226,12 @@ def image_backward(
         at, row = (((t - first) * B + n) * E + e) * J + j[:, None], dbeta + ((t - first) * 2 * B + n) * J + j
         lam = temperature(t, LAM)
         dwidth, level, da, du_cost = weigh(dlog_a, dwidth, width, m, S, cost_a, cost_u, lam, e, E)
+        at_rest = rest + at
         tl.store(dmu + at, dmean, real)
         tl.store(dvar + at, dwidth, real)
         tl.store(row, da, j < J)
         tl.store(row + B * J, du_cost, j < J)
         away = votes - mean[None, :, :]
-        slope = dmean[None, :, :] + dwidth[None, :, :] * away
-        h = level[None, :] + tl.sum(away * slope, 2)
-        slope += dwidth[None, :, :] * away
         # Before the first iteration stand no Gaussians: any will do, and log R is uniform.
         p = tl.maximum(t - 1, 0)
         at, row = ((p * B + n) * E + e) * J + j[:, None], sums + (p * 3 * B + n) * J + j
@@ -242,6 +240,13 @@ def image_backward(
         log_R, before, sharp = expect(votes, mean, width, peak, (j < J)[None, :])
         log_R = tl.where(t > 0, log_R, uniform(IP, JP, J))
         w = a * tl.exp(log_R - m[None, :]) / S[None, :]
+        # What rounding left of the mean: a capsule of one vote has a steep variance.
+        left = tl.sum(w[:, :, None] * away, 0)
+        tl.store(at_rest, left, real)
+        away -= left[None, :, :]
+        slope = dmean[None, :, :] + dwidth[None, :, :] * away
+        h = level[None, :] + tl.sum(away * slope, 2)
+        slope += dwidth[None, :, :] * away
         dvotes += w[:, :, None] * slope
         h = tl.where(known, w * h, 0.0)
         D_i = tl.sum(h, 1, keep_dims=True)
@@ -265,7 +270,7 @@ def image_backward(
 
 @triton.jit
 def weights_backward(
-    u, W, mu, spread, share, pull, dmu, dvar, dW,
+    u, W, mu, spread, share, pull, dmu, dvar, rest, dW,
     B, ub, ui, ud, wj, wi, we, wd,
     I: tl.constexpr, E: tl.constexpr, J: tl.constexpr,  # noqa: E741
     D: tl.constexpr, DP: tl.constexpr, JP: tl.constexpr, BB: tl.constexpr, NB: tl.constexpr,
@@ -298,5 +303,6 @@ def weights_backward(
                 slope -= g / (tl.load(spread + at, here, 0.0) + FLOOR)
             away = votes - tl.load(mu + at, here, 0.0)
             dvotes += w * tl.load(dmu + at_p, here, 0.0) + slope * away
+            dvotes -= 2 * w * tl.load(dvar + at_p, here, 0.0) * tl.load(rest + at_p, here, 0.0)
         total += product(tl.trans(u_i), dvotes, PRECISION)
     tl.store(dW + at_w, total, some)

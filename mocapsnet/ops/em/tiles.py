@@ -63,11 +63,12 @@ def join(mean, spread, m, S, mean_2, spread_2, m_2, S_2):
     """Weighted mean and spread of two sets of votes, each of weight S e^m; a single vote has no spread."""
     # One of the two exponentials about the larger m is 1.
     less, higher = tl.exp(-tl.abs(m - m_2)), m_2 > m
-    added = S_2 * tl.where(higher, 1.0, less)
-    S = S * tl.where(higher, less, 1.0) + added
+    added, kept = S_2 * tl.where(higher, 1.0, less), S * tl.where(higher, less, 1.0)
+    S = kept + added
+    # Not 1 - f: nearly all of a capsule may be one vote, and what is left of it a hair.
     f, away = added / S, mean_2 - mean
     step = f * away
-    spread = (1 - f) * (spread + step * away)
+    spread = kept / S * (spread + step * away)
     if spread_2 is not None:
         spread += f * spread_2
     return mean + step, spread, tl.maximum(m, m_2), S

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
-from mocapsnet.ops.backend import chip, once
+from mocapsnet.ops.backend import chip, on_its_gpu, once
 from mocapsnet.ops.order import matrices, one_image, power
 from mocapsnet.ops.rba import kernels, tiles
 
@@ -47,6 +47,7 @@ def gradients(u: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("mocapsnet::rba", mutates_args=())
+@on_its_gpu
 def route(
     u: Tensor,
     W: Tensor,
@@ -135,6 +136,7 @@ def tile_sizes(D: int, E: int, J: int, least: int = 16) -> dict[str, int]:
 
 
 @torch.library.custom_op("mocapsnet::rba_backward", mutates_args=())
+@on_its_gpu
 def unroute(
     dv: Tensor,
     u: Tensor,

@@ -84,7 +84,11 @@ def of_votes(
     are the shorter, the fewer j a thread has at MOST, and sums over j the longer.
     """
     i, j, e = tl.arange(0, IP)[:, None, None], lanes(JP, MOST)[None, :, None], tl.arange(0, EP)[None, None, :]
-    return W + i * (D * E * J) + e * J + j, (i < I) & (j < J) & (e < E)
+    at = W + i * (D * E * J) + e * J + j
+    if JP > 2:
+        # Not true of i, along which no load is wide: else Triton 3.7 lays e over threads, not i.
+        at = tl.max_contiguous(at, (2, JP, 1))
+    return at, (i < I) & (j < J) & (e < E)
 
 
 @triton.jit

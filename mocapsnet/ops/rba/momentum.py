@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocapsnet.ops.backend import differentiable_once
+from mocapsnet.ops.backend import differentiable_once, on_its_gpu
 from mocapsnet.ops.momentum import ExactArithmetic, Stage, State, from_bytes, shifted
 from mocapsnet.ops.order import matrices, power
 from mocapsnet.ops.rba import momentum_kernels
@@ -27,6 +27,7 @@ class Momentum(torch.autograd.Function):
     """
 
     @staticmethod
+    @on_its_gpu
     def forward(
         ctx: Any,
         x: Tensor,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.ops import order
-from mocapsnet.ops.backend import once
+from mocapsnet.ops.backend import on_its_gpu, once
 from mocapsnet.ops.order import matrices, one_image, power
 from mocapsnet.ops.rba.fused import ARRANGED, IMAGES, PROGRAMS, arrange, shared, tile_sizes
 from mocapsnet.ops.sda import kernels, tiles
@@ -51,6 +51,7 @@ def shares(B: int, I: int, warps: int) -> tuple[tuple[int], int, int]:  # noqa: 
 
 
 @torch.library.custom_op("mocapsnet::sda", mutates_args=())
+@on_its_gpu
 def route(
     u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, every: bool, rounded: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -112,6 +113,7 @@ def shapes(
 
 
 @torch.library.custom_op("mocapsnet::sda_backward", mutates_args=())
+@on_its_gpu
 def unroute(
     dv: Tensor,
     u: Tensor,

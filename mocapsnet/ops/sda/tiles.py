@@ -103,9 +103,9 @@ def tile_distances(
         p, r = votes(u, W, i, tile, B, I, E, J, D, EP, JP, DP, ARRANGED, PRECISION)
         way = v_t - p * r[None, :, :]
         square = tl.sum(way * way, 0) + 1e-20
-        inverse = tl.rsqrt(square)
-        tl.store(d + (i * B + b[None, :]) * J + j, square * inverse, here & (j < J))
-        whole += square * inverse
+        inverse, dist = tl.rsqrt(square), tl.sqrt_rn(square)
+        tl.store(d + (i * B + b[None, :]) * J + j, dist, here & (j < J))
+        whole += dist
         if EVERY:
             total += way * inverse[None, :, :]
     tl.store(fars + some * B + b, tl.sum(tl.where(j < J, whole, 0.0), 0), b < B)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocapsnet.ops.backend import chip
+from mocapsnet.ops.backend import chip, on_its_gpu
 from mocapsnet.ops.conv.fused import LAST, TWICE, precision
 from mocapsnet.ops.order import power
 from mocapsnet.ops.rba.fused import PROGRAMS, shared
@@ -60,6 +60,7 @@ def matrix(w: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @torch.library.custom_op("mocapsnet::stem", mutates_args=())
+@on_its_gpu
 def stem_forward(w: Tensor, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
     """The same from the rows and the matrix alone: w and the bias are there for their gradients."""
     x, how = room(w, rows), tile(w, forth(w, rows.device))
@@ -70,6 +71,7 @@ def stem_forward(w: Tensor, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tenso
 
 
 @torch.library.custom_op("mocapsnet::stem_backward", mutates_args=())
+@on_its_gpu
 def stem_backward(dx: Tensor, rows: Tensor, x: Tensor, w: Tensor) -> Tensor:
     """∂W and ∂bias in float32, in parts [parts,CO,K,P] that are yet to be added up."""
     (steps, dw), how = parts(x, w), tile(w, BACK)
