@@ -58,9 +58,14 @@ def finding(holds: bool | None, n: int, told: str, *groups: list[Measured]) -> F
     return found.weaker() if others else found
 
 
-def of_ours(finding: Finding, recipe: str) -> Finding:
-    """A size or a time in units is that of the paper's code: what ours takes is told and decides nothing."""
-    return finding if recipe == "released" else Finding(None, 1, f"ours: {finding.told}", finding.files)
+def in_units(finding: Finding, curve: Curve, recipe: str) -> Finding:
+    """A size or a time is that of the paper's code: what ours takes is told and decides nothing.
+
+    Nor do peaks that its code allocates: the paper read sizes from nvidia-smi, with the allocator's reserve.
+    """
+    if recipe != "released":
+        return Finding(None, 1, f"ours: {finding.told}", finding.files)
+    return finding if curve.metric == "seconds" else finding.weaker()
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Slope(OfTheCode):
         unit, scale = UNITS[self.curve.metric] if self.steps == 1 else ("s an epoch", self.steps)
         told = f"{scale * fit.slope:.4g} {unit} per block ({len(points)} depths)"
         holds = low <= self.value / self.steps <= high
-        return of_ours(over_depths(self.curve, finding(holds, len(points), told, rows)), recipe)
+        return in_units(over_depths(self.curve, finding(holds, len(points), told, rows)), self.curve, recipe)
 
 
 def over_depths(curve: Curve, finding: Finding) -> Finding:
@@ -209,9 +214,9 @@ class Difference(OfTheCode, Beside):
         return a - b, f"{scale * (a - b):+.4g} {unit}; {limits(scale * self.low, scale * self.high)}"
 
     def find(self, evidence: Evidence, recipe: str) -> Finding:
-        """Put them together; ours decides nothing."""
+        """Put them together."""
         found = super().find(evidence, recipe)
-        return found if found.holds is None else of_ours(found, recipe)
+        return found if found.holds is None else in_units(found, self.first, recipe)
 
 
 @dataclass(frozen=True)
@@ -226,7 +231,7 @@ class Read(OfTheCode):
         rows, found = self.curve.at(evidence, recipe, self.blocks)
         if found is None:
             return Finding()
-        return of_ours(finding(None, 1, f"{found:,.0f} MiB allocated", rows), recipe)
+        return in_units(finding(None, 1, f"{found:,.0f} MiB allocated", rows), self.curve, recipe)
 
 
 def limits(low: float, high: float) -> str:

@@ -52,15 +52,15 @@ RULES = (
     "claim holds only as released. Fewer than three seeds are indicative, and so are runs of `released` "
     "alone. Of a seed that two devices ran, one run counts. Accuracies are those of the last epoch.",
     "Sizes in MB, times, and how steeply times grow are those of the paper's code on its machine: only "
-    "`released`, measured, decides on them; a slope holds when the 95 % interval of the fitted line "
-    "contains it, a difference of sizes within 5 %. Times over fewer than six depths are indicative, and "
-    "so is what was measured on another data set of the same shape. What is measured of `released` is our "
-    "program of that network, which computes the same and does not copy its matrices for every image. A "
-    "size that the paper read from nvidia-smi includes the allocator's reserve: peaks allocated stand "
-    "beside it as an indication and judge no single size; differences and slopes are taken between them. "
-    "Ratios of sizes and of their slopes are judged by our networks, within the limits that stand beside "
-    "them, those of slopes where their 95 % intervals leave no doubt; a ratio or a difference of times at "
-    "one depth is indicative.",
+    "`released`, measured, may decide on them; a slope of times holds when the 95 % interval of the "
+    "fitted line contains it. Times over fewer than six depths are indicative, and so is what was "
+    "measured on another data set of the same shape. What is measured of `released` is our program of "
+    "that network, which computes the same and does not copy its matrices for every image. What the paper "
+    "read from nvidia-smi includes the allocator's reserve, which moves in jumps of its own: peaks "
+    "allocated stand beside such sizes, their differences (within 5 %) and their slopes as an indication "
+    "and judge none. Ratios of sizes and of their slopes are judged by our networks, within the limits "
+    "that stand beside them, those of slopes where their 95 % intervals leave no doubt; a ratio or a "
+    "difference of times at one depth is indicative.",
     "Any block adds to the peak of a step at least its 131,584 weights, their gradients and Adam's two "
     "moments, 2.0 MiB, however its activations are kept. What reversal saves are bytes that wait for the "
     "backward pass, which count in the peak only where it lies in the trunk.",
