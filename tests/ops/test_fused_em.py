@@ -122,12 +122,13 @@ def test_the_error_of_near_votes_is_at_most_twice_the_references(shape, scales, 
     assert (torch.stack(ratios).median(0).values <= 2).all()
 
 
-def test_the_error_of_a_capsule_of_one_vote_is_at_most_twice_the_references():
+@pytest.mark.parametrize("shape", [(2, 17, 16, 7, 7), (2, 32, 32, 8, 8)], ids=str)
+def test_the_error_of_a_capsule_of_one_vote_is_at_most_twice_the_references(shape, regime):
     """Its Gaussian has no width but the floor, whose gradient is steep: the mean's rounding counts."""
     ratios = []
     for seed in range(5):
         torch.manual_seed(seed)
-        inputs = leaves((2, 17, 16, 7, 7), ("beta_a", "beta_u"), scale=1.0)
+        inputs = leaves(shape, ("beta_a", "beta_u"), scale=1.0)
         with torch.no_grad():
             inputs["u"] *= 3
         options = {"iterations": 5, "gradient": "last"}

@@ -47,12 +47,15 @@ def route(
     iterations: int,
     deep: bool,
     rounded: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """v [B,J,E]; μ and spread, m, S and summit of T iterations; of tiles ‖u_i‖ and T-1 softmaxes over j."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """v [B,J,E]; μ, spread, m, S and summit of T iterations.
+
+    Of tiles also, behind μ, what T-1 of them lack by rounding, and last ‖u_i‖ and T-1 softmaxes over j.
+    """
     (B, I, D), (J, _, E, _) = u.shape, W.shape  # noqa: E741
-    v, mu, spread, sums, norm = kept(u, W, iterations)
+    v, mu, rest, spread, sums, norm = kept(u, W, iterations)
     if B == 0:
-        return v, mu, spread, sums, norm
+        return v, mu, rest, spread, sums, norm
     lam = tuple(inverse_temperature(t) for t in range(iterations))
     bias, beta_a, beta_u = (x if x is None else x.contiguous() for x in (bias, beta_a, beta_u))
     if one_image(I, J, E):
@@ -60,9 +63,9 @@ def route(
             u, W, bias, beta_a, beta_u, v, mu, spread, sums, B, D, iterations, *u.stride(), *W.stride(),
             I=I, E=E, J=J, IP=power(I), EP=power(E), JP=power(J), LAM=lam, num_warps=8,
         )  # fmt: skip
-        return v, mu, spread, sums, norm
-    tiles_forth(u.contiguous(), matrices(W), bias, beta_a, beta_u, (v, mu, spread, sums, norm), rounded)
-    return v, mu, spread, sums, norm
+        return v, mu, rest, spread, sums, norm
+    tiles_forth(u.contiguous(), matrices(W), bias, beta_a, beta_u, (v, mu, rest, spread, sums, norm), rounded)
+    return v, mu, rest, spread, sums, norm
 
 
 def tiles_forth(
@@ -75,7 +78,7 @@ def tiles_forth(
     rounded: bool,
 ) -> None:
     """Many input capsules: fill in what route gives, one pass over all votes for each iteration."""
-    v, mu, spread, sums, norm = found
+    v, mu, rest, spread, sums, norm = found
     (B, I, _), (warps, at_once) = u.shape, FORTH[rounded]  # noqa: E741
     shape, each_j, rows, groups = sizes(W, B, warps)
     size, count = shared(I, rows * groups, at_once * PROGRAMS)
@@ -98,8 +101,9 @@ def tiles_forth(
             scales[1] = 1 / ((some[:, 0] - scales[0]).exp() / some[:, 1]).sum(0)
         each(t, scales, KNOWN=groups > 1, ALONE=False)
         tiles.finish[(rows, shape["J"])](
-            parts, bias, beta_a, beta_u, mu[t], spread[t], sums[t], v, B, count, parts.shape[2],
-            inverse_temperature(t), **each_j, LAST=t == len(mu) - 1,
+            parts, bias, beta_a, beta_u, mu[t - 1], mu[t], rest[max(t - 1, 0) :], spread[t], sums[t],
+            v, B, count, parts.shape[2], inverse_temperature(t), **each_j,
+            COUPLED=t > 0, LAST=t == len(mu) - 1,
             PB=max(1, min(power(count), JOINED // (IMAGES * shape["EP"]))),
         )  # fmt: skip
 
@@ -122,7 +126,8 @@ def kept(u: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, ...]:
     (B, I, _), (J, _, E, _) = u.shape, W.shape  # noqa: E741
     T, small = iterations, one_image(I, J, E)
     gaussians, sums = ((T, B, E, J), (T, 3, B, J)) if small else ((T, E, J, B), (T, 3, J, B))
-    shapes = (B, J, E), gaussians, gaussians, sums, (0,) if small else (2 * T - 1, I, B)
+    rest, norm = ((0,), (0,)) if small else ((T - 1, E, J, B), (2 * T - 1, I, B))
+    shapes = (B, J, E), gaussians, rest, gaussians, sums, norm
     return tuple(u.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
 
@@ -136,6 +141,7 @@ def unroute(
     beta_a: Tensor | None,
     beta_u: Tensor | None,
     mu: Tensor,
+    rest: Tensor,
     spread: Tensor,
     sums: Tensor,
     norm: Tensor,
@@ -158,23 +164,23 @@ def unroute(
         # A view with holes has no gradient with holes: both lie as that does.
         W = W if W.stride() == dW.stride() else torch.empty_like(dW, dtype=W.dtype).copy_(W)
         share, pull = (u.new_empty((iterations - first, I, B, J), dtype=torch.float32) for _ in range(2))
-        rest = torch.empty_like(dmu)
+        left = torch.empty_like(dmu)
         kernels.image_backward[(B,)](
-            dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, rest, dbeta, du,
+            dv, u, W, bias, beta_a, beta_u, mu, spread, sums, share, pull, dmu, dvar, left, dbeta, du,
             B, D, iterations, first, *u.stride(), *W.stride(), *dv.stride(), 1,
             I=I, E=E, J=J, IP=power(I), EP=power(E), JP=power(J), LAM=lam, num_warps=8,
         )  # fmt: skip
         columns = power(E) * power(J)
         width = min(64, max(16, columns))
         kernels.weights_backward[(I, -(-columns // width))](
-            u, W, mu, spread, share, pull, dmu, dvar, rest, dW, B, *u.stride(), *dW.stride(),
+            u, W, mu, spread, share, pull, dmu, dvar, left, dW, B, *u.stride(), *dW.stride(),
             I=I, E=E, J=J, D=D, DP=max(16, power(D)), JP=power(J), BB=32, NB=width,
             ITERATIONS=iterations, FIRST=first, PRECISION="tf32" if rounded else "ieee",
             # What is loaded ahead must fit into shared memory.
             num_stages=2 if iterations - first <= 3 else 1,
         )  # fmt: skip
         return du, dW, dmu[-1].sum(0).T.contiguous(), dbeta.sum((0, 2))
-    found, into = (mu, spread, sums, norm), (du, dW.permute(1, 3, 2, 0), dmu, dvar, dbeta)
+    found, into = (mu, rest, spread, sums, norm), (du, dW.permute(1, 3, 2, 0), dmu, dvar, dbeta)
     tiles_back(dv, u, matrices(W), (bias, beta_a, beta_u), found, into, rounded)
     return du, dW, dmu[-1].sum(2).T.contiguous(), dbeta.sum((0, 3))
 
@@ -189,7 +195,7 @@ def tiles_back(
     rounded: bool,
 ) -> None:
     """Many input capsules: a pass over all votes for each iteration that is differentiated, backwards."""
-    (mu, spread, sums, norm), (du, dW, dmu, dvar, dbeta) = found, into
+    (mu, rest, spread, sums, norm), (du, dW, dmu, dvar, dbeta) = found, into
     (B, I, D), (warps, at_once) = u.shape, BACK[rounded]  # noqa: E741
     last, first = len(mu) - 1, len(mu) - len(dmu)
     shape, each_j, rows, groups = sizes(W, B, warps)
@@ -210,9 +216,9 @@ def tiles_back(
         for alone in (True, False)[groups == 1 :]:
             total = totals.sum(0) if groups > 1 and not alone else totals
             tiles.tile_backward[(count, splits, groups if alone else 1)](
-                u, W, mu[t], sums[t], dmu[n], dvar[n], level, mu[t - 1], spread[t - 1], sums[t - 1, 2],
-                norm, norm[max(2 * t - 1, 0) :], total, du, pulled, moved,
-                B, I, size, groups, **shape, DN=max(8, power(D)), COUPLED=t > 0,
+                u, W, mu[t], rest[max(t - 1, 0) :], sums[t], dmu[n], dvar[n], level,
+                mu[t - 1], spread[t - 1], sums[t - 1, 2], norm, norm[max(2 * t - 1, 0) :], total,
+                du, pulled, moved, B, I, size, groups, **shape, DN=max(8, power(D)), COUPLED=t > 0,
                 DEEPER=t > first and not alone, MORE=t < last, KNOWN=groups > 1, ALONE=alone,
                 PRECISION="bf16" if rounded else "ieee",
                 num_warps=shape["G"], num_stages=2 if rounded else 1,

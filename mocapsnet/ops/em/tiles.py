@@ -111,7 +111,7 @@ def tile_forward(
     D: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, JQ: tl.constexpr, G: tl.constexpr, NB: tl.constexpr,
     COUPLED: tl.constexpr, KNOWN: tl.constexpr, ALONE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Many input capsules: mean and spread of NB images' votes over `size` capsules i, and some capsules j.
+    """Many input capsules: mean, from μ on, and spread of NB images' votes over `size` i, and some j.
 
     First R_ij is uniform, and ‖u_i‖ is left in length [I,B]. COUPLED: it is that of the Gaussians μ, spread
     and summit given; the two numbers of its softmax over j are left in norm [2,I,B]. Where a program has not
@@ -159,7 +159,7 @@ def tile_forward(
         tiles, one = tl.num_programs(0) // count, tl.program_id(0) // count
         left = part_of(parts, some, tiles, one, group, tl.num_programs(1), 2 * EP + 2, JQ, G, NB)
         row = tl.arange(0, EP * JQ)[None, :, None] * NB
-        tl.store(left + row, tl.reshape(mean, [G, EP * JQ, NB]) - less)
+        tl.store(left + row, tl.reshape(mean, [G, EP * JQ, NB]))
         tl.store(left + EP * JQ * NB + row, tl.reshape(width, [G, EP * JQ, NB]))
         row = 2 * EP * JQ * NB + tl.arange(0, JQ)[None, :, None] * NB
         m, S = tl.broadcast_to(m, [G, 1, JQ, NB]), tl.broadcast_to(S, [G, 1, JQ, NB])
@@ -179,31 +179,53 @@ def one_of_each(
 
 
 @triton.jit
+def means(
+    some, first, size, count, e, EP: tl.constexpr, JQ: tl.constexpr, NB: tl.constexpr, PB: tl.constexpr
+):
+    """Means [PB,NB,E] of parts from the first on, their weights' m and S; where these begin, if they are."""
+    part = first + tl.arange(0, PB)[:, None, None]
+    at, here = some + part * size, part < count
+    m = tl.load(at + 2 * EP * JQ * NB, here, float("-inf"))
+    S = tl.load(at + (2 * EP + 1) * JQ * NB, here, 0.0)
+    return tl.load(at + e[None] * (JQ * NB), here, 0.0), m, S, at, here
+
+
+@triton.jit
 def finish(
-    parts, bias, beta_a, beta_u, mu, spread, sums, v,
+    parts, bias, beta_a, beta_u, mu_p, mu, rest, spread, sums, v,
     B, count, JT, lam,
     E: tl.constexpr, J: tl.constexpr, EP: tl.constexpr, JQ: tl.constexpr, NB: tl.constexpr, PB: tl.constexpr,
-    LAST: tl.constexpr,
+    COUPLED: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Capsule j of NB images, its parts joined: μ, spread, m, S and summit, and v at the last."""
+    """Capsule j of NB images, its parts joined: μ, spread, m, S and summit, and v at the last.
+
+    COUPLED: the parts' means begin at the μ before; rest is what μ lacks by rounding.
+    """
     b, j, e, at, real, some = one_of_each(parts, B, JT, E, J, EP, 2 * EP + 2, JQ, NB)
     mean, width = tl.zeros([NB, EP], tl.float32), tl.zeros([NB, EP], tl.float32)
     m, S = tl.full([NB, 1], float("-inf"), tl.float32), tl.zeros([NB, 1], tl.float32)
     size, some = tl.num_programs(0).to(tl.int64) * JT * (2 * EP + 2) * JQ * NB, some[None, :, None]
     for first in range(0, count, PB):
-        part = first + tl.arange(0, PB)[:, None, None]
-        at_k, here = some + part * size, part < count
-        mean_k = tl.load(at_k + e[None] * (JQ * NB), here, 0.0)
+        mean_k, m_k, S_k, at_k, here = means(some, first, size, count, e, EP, JQ, NB, PB)
         width_k = tl.load(at_k + (EP + e)[None] * (JQ * NB), here, 0.0)
-        m_k = tl.load(at_k + 2 * EP * JQ * NB, here, float("-inf"))
         top = tl.max(m_k, 0)
-        share = tl.load(at_k + (2 * EP + 1) * JQ * NB, here, 0.0) * tl.exp(m_k - top[None])
+        share = S_k * tl.exp(m_k - top[None])
         S_k = tl.sum(share, 0)
         share /= S_k[None]
         middle = tl.sum(share * mean_k, 0)
         away = mean_k - middle[None]
         around = tl.sum(share * (width_k + away * away), 0)
         mean, width, m, S = join(mean, width, m, S, middle, around, top, S_k)
+    if COUPLED:
+        left = tl.zeros([NB, EP], tl.float32)
+        for first in range(0, count, PB):
+            mean_k, m_k, S_k, _, _ = means(some, first, size, count, e, EP, JQ, NB, PB)
+            left += tl.sum(S_k * tl.exp(m_k - m[None]) / S[None] * (mean_k - mean[None]), 0)
+        # The μ before and the step from it, and what rounding takes of their sum.
+        step, before = mean, tl.load(mu_p + at, real, 0.0)
+        mean = before + step
+        moved = mean - before
+        tl.store(rest + at, (before - (mean - moved)) + (step - moved) + left, real)
     m, S = tl.reshape(m, [NB]), tl.reshape(S, [NB])
     z = activate(width, m, S, optional(beta_a, j, j < J), optional(beta_u, j, j < J), lam, e, E)[0]
     tl.store(mu + at, mean, real)
@@ -251,7 +273,7 @@ def unfinish(
 
 @triton.jit
 def tile_backward(
-    u, W, mu, sums, dmu, dvar, level, mu_p, spread_p, peak_p, length, norm, total, du, dW, moved,
+    u, W, mu, rest, sums, dmu, dvar, level, mu_p, spread_p, peak_p, length, norm, total, du, dW, moved,
     B, I, size, groups, E: tl.constexpr, J: tl.constexpr,  # noqa: E741
     D: tl.constexpr, DP: tl.constexpr, DN: tl.constexpr, EP: tl.constexpr, JQ: tl.constexpr, G: tl.constexpr,
     NB: tl.constexpr, COUPLED: tl.constexpr, DEEPER: tl.constexpr, MORE: tl.constexpr, KNOWN: tl.constexpr,
@@ -286,7 +308,8 @@ def tile_backward(
             share = tl.where(known, 1 / S, 0.0)
             if COUPLED:
                 less_p = -tl.load(mu_p + at, real, 0.0)
-                further, less = tl.reshape(less - less_p, [G, EP, JQ, NB]), less_p
+                further = tl.reshape(less - less_p, [G, EP, JQ, NB]) - tile(rest, at, real, EP)
+                less = less_p
                 sharp = -0.5 / (tile(spread_p, at, real, EP) + FLOOR)
                 summits, m = tl.load(peak_p + at_j, known, NOWHERE), tl.load(sums + at_j, known, 0.0)
             w_at = dd[None, None, :] * (E * J) + (e * J + j)[:, :, None]
