@@ -166,10 +166,12 @@ def fit(
     }
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{model.config['model'].lower()}-{dataset.slug}"
     folder = Path(output) if output else Path("runs") / name
+    # A folder that the clock named is not found again unless it is given.
+    way_on = "the same command goes on" if output else f"the same command with --output {folder} goes on"
     a_folder("output", folder)
     folder.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(folder), deferred() as signals, float32_products(how.precision != "fp32"):
-        return train(model, dataset, config, where, how.graph == "auto", folder, resume, signals)
+        return train(model, dataset, config, where, how.graph == "auto", folder, resume, signals, way_on)
 
 
 def train(
@@ -181,6 +183,7 @@ def train(
     folder: Path,
     resume: str,
     signals: Signals,
+    way_on: str,
 ) -> Run:
     """The loop itself, in a folder that is locked."""
     epochs, batch, seed = config["epochs"], config["batch"], config["seed"]
@@ -267,7 +270,7 @@ def train(
                     checkpoint.save(folder, state.state_dict())
                     last_saved = time.perf_counter()
                 if signals.pending:
-                    raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
+                    raise Interrupted(signals.pending, f"saved in {folder}; {way_on}")
             step.check()
             check_weights(model, (epoch + 1) * steps)
             seconds = time.perf_counter() - started
@@ -284,7 +287,7 @@ def train(
             board.write(row)
             progress.finish(row)
             if signals.pending:
-                raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
+                raise Interrupted(signals.pending, f"saved in {folder}; {way_on}")
     if average:
         average.apply(epochs * steps)
     test_accuracy = state.rows[-1].test_accuracy

@@ -68,6 +68,17 @@ def test_a_signal_saves_the_run_and_ends_the_command_without_a_traceback(data, t
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+def test_a_stopped_run_without_an_output_names_the_one_with_which_it_goes_on(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = small_network()
+    model.register_forward_hook(lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Interrupted) as stopped:
+        mc.fit(model, tiny, epochs=2, batch=10)
+    (folder,) = Path("runs").iterdir()
+    assert str(stopped.value) == f"saved in {folder}; the same command with --output {folder} goes on"
+    assert mc.fit(small_network(), tiny, epochs=2, batch=10, output=folder).folder == folder
+
+
 @SIGNALS
 def test_in_python_a_signal_is_a_keyboard_interrupt_and_old_handlers_come_back(tiny, tmp_path, number, code):
     def mine(*_):
