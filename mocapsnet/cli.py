@@ -61,11 +61,13 @@ class PredictSettings:
     Attributes:
         json: Print one line of JSON and nothing else.
         csv: A file for the classes and lengths, a line for each picture.
+        invert: Turn bright and dark around: ink on paper, where a network learnt bright digits on black.
         device: Where to compute.
     """
 
     json: bool = False
     csv: str | None = None
+    invert: bool = False
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
 
 
@@ -159,7 +161,7 @@ def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
         raise FileNotFoundError(f"there is no folder for {settings.csv}; make it first")
     model = load(run)
     names = class_names(run, model)
-    found = predict(model, images, pick_device(settings.device))
+    found = predict(model, images, pick_device(settings.device), settings.invert)
     if settings.json:
         print(json.dumps(as_entries(found, names)))
         return

@@ -54,7 +54,7 @@ def test_the_surface_is_pinned():
         "results/speed",
     ]
     for settings, names in (
-        (PredictSettings, "json csv device"),
+        (PredictSettings, "json csv invert device"),
         (ExploreSettings, "host port data"),
         (ExportSettings, "format output"),
     ):

@@ -174,6 +174,15 @@ def test_predict_sees_a_picture_of_a_test_image_as_the_test_image(place, name, t
         assert line == f"{file}: {order[0]}   " + "  ".join(f"{index} {row[index]:.3f}" for index in order)
 
 
+def test_predict_inverts_ink_on_paper_where_it_is_told(place, name, tmp_path, capsys):
+    dataset, run = mc.data.load(name, place), place / f"{name} run"
+    Image.fromarray(255 - dataset.test.images[0].movedim(0, -1).squeeze(-1).numpy()).save(
+        tmp_path / "ink.png"
+    )
+    (told,) = json.loads(call(capsys, "predict", run, tmp_path / "ink.png", "--json=true", "--invert=true"))
+    assert list(told["lengths"].values()) == lengths_of(mc.load(run), dataset.test.images[:1])[0].tolist()
+
+
 def test_predict_takes_a_folder_and_writes_a_csv(place, name, tmp_path, capsys, monkeypatch):
     run, folder = place / f"{name} run", tmp_path / "pictures"
     (folder / "deep").mkdir(parents=True)
