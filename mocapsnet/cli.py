@@ -114,19 +114,23 @@ def train(settings: Settings) -> None:
 def evaluate(settings: EvaluateSettings, run: str) -> None:
     """Measure a trained network: accuracy, per class, and a picture of its confusion."""
     from mocapsnet import data
-    from mocapsnet.measure.accuracy import draw_confusion, evaluate
+    from mocapsnet.measure.accuracy import check_names, draw_confusion, evaluate
     from mocapsnet.nn.load import load
     from mocapsnet.train.device import pick_device
     from mocapsnet.train.record import read_run
 
     model = load(run)
     try:
-        config = {} if settings.dataset else read_run(run)["config"]
+        config = read_run(run)["config"]
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}, or give --dataset") from error
+        if settings.dataset is None:
+            raise FileNotFoundError(f"{error}, or give --dataset") from error
+        config = {}
     dataset = data.load(
         settings.dataset or config["dataset"], settings.data or config.get("data"), settings.download
     )
+    if config:
+        check_names(dataset, config["class_names"])
     evaluation = evaluate(model.to(pick_device(settings.device)), dataset)
     per_class = dict(zip(dataset.class_names, evaluation.per_class(), strict=True))
     # A network known by its name has no folder that could be written to.

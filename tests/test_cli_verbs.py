@@ -112,6 +112,27 @@ def test_evaluate_takes_another_data_set_of_the_same_shape_and_no_other(place, t
     refused(capsys, 1, "evaluate", run, "--dataset", "cifar10", "--data", tmp_path)
 
 
+def test_evaluate_refuses_other_classes_and_leaves_the_picture(place, tmp_path, capsys):
+    run = shutil.copytree(place / "gray run", tmp_path / "run")
+    (run / "confusion.png").write_text("drawn before")
+    archive = np.load(place / "gray.npz")
+    for number, (image, label) in enumerate(zip(archive["X"][:60], archive["Y"], strict=False)):
+        folder = tmp_path / "pets" / ("ant", "bee", "cow")[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / f"{number}.png")
+    name = f"folder:{tmp_path / 'pets'}"
+    told = refused(capsys, 2, "evaluate", run, "--dataset", name)
+    assert f"{name} has the classes ant, bee, cow, the network was trained for 0, 1, 2" in told
+    assert (run / "confusion.png").read_text() == "drawn before"
+
+
+def test_digits_are_no_clothes_though_both_are_ten_classes(tmp_path, capsys):
+    images = np.zeros((20, 28, 28, 1), np.uint8)
+    np.savez(tmp_path / "fashion_mnist.npz", X=images, Y=np.arange(20) % 10, n_train=10)
+    words = ("evaluate", "mnist-small", "--data", tmp_path, "--dataset")
+    assert "fashion_mnist has the classes T-shirt/top, " in refused(capsys, 2, *words, "fashion_mnist")
+
+
 def test_evaluate_knows_the_shipped_network_by_name(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = call(capsys, "evaluate", "mnist-small", "--dataset", "mnist6k")
