@@ -51,6 +51,11 @@ def load(folder: str | Path) -> Network:
     folder = resolve(folder)
     for name in ("config.json", WEIGHTS):
         if not (folder / name).is_file():
+            if (folder / "last.ckpt").is_file():
+                raise FileNotFoundError(
+                    f"{folder} holds a run that is not finished; "
+                    f"its training command with --output {folder} goes on"
+                )
             raise FileNotFoundError(
                 f"{folder} holds no {name}: give a run folder, one that save() wrote, "
                 f"or a name: {', '.join(manifest())}"

@@ -100,6 +100,14 @@ def test_in_python_a_signal_is_a_keyboard_interrupt_and_old_handlers_come_back(t
     assert read(tmp_path / LAST)["step"] == 1
 
 
+def test_a_run_that_is_not_finished_is_named_as_one(folder, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["evaluate", str(folder)])
+    assert stopped.value.code == 1
+    told = f"{folder} holds a run that is not finished; its training command with --output {folder} goes on"
+    assert told in capsys.readouterr().err
+
+
 def test_a_run_that_ends_well_or_badly_gives_the_handlers_back(tiny, tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     mc.fit(small_network(), tiny, epochs=1, batch=60, output=tmp_path)
