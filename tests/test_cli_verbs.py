@@ -204,6 +204,25 @@ def test_predict_inverts_ink_on_paper_where_it_is_told(place, name, tmp_path, ca
     assert list(told["lengths"].values()) == lengths_of(mc.load(run), dataset.test.images[:1])[0].tolist()
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["now", "saved before the size was kept"])
+def test_predict_cuts_the_middle_where_evaluate_does(place, name, tmp_path, capsys, known):
+    dataset = mc.data.load(name, place)
+    model = mc.MoCapsNet((dataset.image_shape[0], 7, 7), classes=3, **SMALL)
+    run = mc.fit(model, dataset, epochs=1, batch=10, window=7, output=tmp_path / "run").folder
+    file = tmp_path / "whole.png"
+    whole = Image.fromarray(dataset.test.images[0].movedim(0, -1).squeeze(-1).numpy())
+    whole.save(file)
+    expected = dataset.test.images[:1]
+    if not known:
+        config = json.loads((run / "config.json").read_text())
+        del config["preprocessing"]["size"]
+        (run / "config.json").write_text(json.dumps(config))
+        expected = torch.tensor(picture(file, (7, 7), whole.mode).copy())[None]
+    capsys.readouterr()
+    (told,) = json.loads(call(capsys, "predict", run, file, "--json=true"))
+    assert list(told["lengths"].values()) == lengths_of(mc.load(run), expected)[0].tolist()
+
+
 def test_predict_takes_a_folder_and_writes_a_csv(place, name, tmp_path, capsys, monkeypatch):
     run, folder = place / f"{name} run", tmp_path / "pictures"
     (folder / "deep").mkdir(parents=True)

@@ -30,7 +30,7 @@ class Predictions(NamedTuple):
 
 def predict(model: Network, places: Sequence[str], device: torch.device, invert: bool = False) -> Predictions:
     """Classify pictures and whole folders of them; a bar counts them on a terminal."""
-    C, H, W = model.image_shape
+    C, H, W = model.picture_shape
     if C not in (1, 3):
         raise WrongArgument(f"predict reads pictures of 1 or 3 channels; this network takes {C}")
     files = [file for place in places for file in pictures_in(place)]

@@ -72,7 +72,7 @@ def load(folder: str | Path) -> Network:
         model = network_class(config.pop("model")).from_config(config)
         weights = from_bytes(content)
         model.to(weights[next(iter(model.state_dict()))].dtype).load_state_dict(weights)
-        if preprocessing.keys() - {"mean", "std", "window"}:
+        if preprocessing.keys() - {"mean", "std", "window", "size"}:
             raise ValueError(f"there is no preprocessing {preprocessing}")
         model.preprocessing = preprocessing
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:

@@ -142,7 +142,8 @@ def fit(
     check_options(options, optimizer, epochs, model, dataset.image_shape)
     check_fits(model, dataset, window)
     dataset = part(dataset, limit, validation, seed)
-    model.preprocessing = {} if window is None else {"window": window}
+    whole = list(dataset.image_shape[1:])
+    model.preprocessing = {} if window is None else {"window": window, "size": whole}
     if normalise == "dataset":
         model.preprocessing |= mean_and_std(dataset.train)
     config = {
