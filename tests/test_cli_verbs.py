@@ -322,9 +322,26 @@ def test_a_missing_or_broken_run_is_one_line(place, tmp_path, capsys, kind):
     Image.new("L", (9, 9)).save(tmp_path / "good.png")
     BREAKS[kind](run)
     assert str(run) in refused(capsys, 1, "evaluate", run, "--data", place)
-    assert str(run) in refused(capsys, 1, "predict", run, tmp_path / "good.png")
+    if kind != "no record":
+        assert str(run) in refused(capsys, 1, "predict", run, tmp_path / "good.png")
     if "record" not in kind:
         assert str(run) in refused(capsys, 1, "inspect", run)
+
+
+def test_what_save_alone_wrote_has_numbers_for_classes(place, tmp_path, capsys):
+    ensemble = mc.Ensemble([mc.load(place / "gray run"), mc.load(place / "gray run")])
+    ensemble.save(tmp_path / "both")
+    Image.effect_noise((9, 9), 90).save(tmp_path / "a.png")
+    (one,), (both,) = (
+        json.loads(call(capsys, "predict", folder, tmp_path / "a.png", "--json=true"))
+        for folder in (place / "gray run", tmp_path / "both")
+    )
+    assert both["lengths"] == {name: 2 * value for name, value in one["lengths"].items()}
+    mc.load(place / "gray run").save(tmp_path / "bare")
+    told = call(capsys, "export", tmp_path / "bare", "--format", "torch")
+    assert told.startswith(f"{tmp_path / 'bare' / 'mocapsnet.pt2'}: differs from the network by at most ")
+    assert "holds no run.json" in refused(capsys, 1, "export", tmp_path / "bare", "--format", "hub")
+    assert not (tmp_path / "bare" / "mocapsnet-hub").exists()
 
 
 def test_predict_refuses_a_record_that_names_other_classes(place, tmp_path, capsys):
