@@ -265,7 +265,7 @@ def explore(settings: ExploreSettings, runs: list[str]) -> None:
         raise ImportError(f"{error}; pip install 'mocapsnet[web]'") from error
     # Ctrl-C is how it is meant to end.
     with suppress(KeyboardInterrupt):
-        serve(runs or [SHIPPED], settings.data, settings.host, settings.port)
+        serve(runs, settings.data, settings.host, settings.port)
 
 
 def export(settings: ExportSettings, run: str) -> None:
@@ -332,7 +332,7 @@ POSITIONALS = {
     "target": "table-1 to table-5, figure-3, figure-4, deep, controls, skip, best or all; "
     "report only writes it.",
     "run": "The folder of a finished run, or the name of a pretrained network.",
-    "runs": "Folders of finished runs or names of pretrained networks; the shipped one by default.",
+    "runs": "Folders of finished runs or names of pretrained networks, up to three.",
     "images": "Any pictures that Pillow opens, and folders of them.",
     "what": "step: a training step; memory: what depth costs in bytes; routing: each routing alone; "
     "inference: classifying; epoch: whole epochs with evaluation.",
@@ -395,7 +395,8 @@ def make_parser() -> Parser:
     for name, verb in VERBS.items():
         command = Parser(hints[name], description=verb.function.__doc__, allow_abbrev=False)
         for positional, words in verb.positionals.items():
-            command.add_argument(positional, type=str, nargs=words, help=POSITIONALS[positional])
+            default: dict[str, Any] = {"default": [SHIPPED]} if words == "*" else {}
+            command.add_argument(positional, type=str, nargs=words, help=POSITIONALS[positional], **default)
         command.add_argument("--config", action=ConfigFile, help="A YAML file with any of these settings.")
         command.add_class_arguments(verb.settings)
         commands.add_subcommand(name, command, help=verb.function.__doc__)

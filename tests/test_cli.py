@@ -233,6 +233,13 @@ def test_print_config_shows_what_a_config_file_takes(tmp_path, capsys):
     assert "routing: em" in printed
 
 
+def test_explore_says_which_network_it_shows_unless_told(capsys):
+    with pytest.raises(SystemExit):
+        main(["explore", "--help"])
+    told = "".join(capsys.readouterr().out.split())
+    assert "namesofpretrainednetworks,uptothree.(type:str,default:['mnist-small'])" in told
+
+
 @pytest.mark.parametrize("module", ["mocapsnet", "mocapsnet.cli"])
 def test_the_version_is_printed(module):
     done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
