@@ -103,6 +103,8 @@ def fit(
 
     >>> run = mc.fit(mc.MoCapsNet((1, 28, 28), classes=10, channels=64), mc.data.load("mnist6k"), epochs=3)
     """
+    if not isinstance(dataset, Dataset):
+        raise WrongArgument(f"dataset must be what mc.data.load gives, got {type(dataset).__name__}")
     one_of("optimizer", optimizer, LEARNING_RATES)
     one_of("resume", resume, ("auto", "never"))
     lr = LEARNING_RATES[optimizer] if lr is None else lr

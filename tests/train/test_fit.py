@@ -272,6 +272,12 @@ def test_pictures_of_any_channels_are_trained_on_and_drawn(tmp_path, channels):
     assert (tmp_path / "reconstructions.png").exists()
 
 
+def test_a_name_is_no_data_set(tmp_path):
+    with pytest.raises(ValueError, match=r"dataset must be what mc\.data\.load gives, got str"):
+        mc.fit(small_network(), "mnist6k", output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_network_made_for_other_images_is_refused_before_anything_is_written(digits, tmp_path):
     model = mc.MoCapsNet((3, 32, 32), classes=10, capsules=4, channels=8)
     with pytest.raises(ValueError, match=r"made for 10 of \(3, 32, 32\)"):
