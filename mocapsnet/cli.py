@@ -22,7 +22,7 @@ from mocapsnet.errors import (
     NotFinite,
     WrongArgument,
 )
-from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.measure.settings import BenchSettings, changed
 from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.parser import ConfigFile, Parser, say
 from mocapsnet.train.malloc import keep_freed_memory
@@ -224,6 +224,9 @@ def inspect(settings: Settings, run: str | None) -> None:
     from mocapsnet.measure.inspect import inspect
     from mocapsnet.nn.load import load
 
+    if run is not None and (given := changed(settings)):
+        told = ", ".join(f"{name} {value!r}" for name, value in given.items())
+        raise WrongArgument(f"a run has its own settings, got {told}; leave them or the run out")
     settings = settings.resolved()
     if run is not None:
         model = load(run)

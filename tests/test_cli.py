@@ -120,6 +120,10 @@ def test_the_three_networks_share_their_arguments():
         ("train --model convnet --loss margin --reconstruction_weight 1", "ConvNet has no decoder"),
         ("train --gamma 1", "gamma must be < 1, got 1"),
         ("train --skip block", "skip='block' is a residual trunk's and MoCapsNet has none; use ResCapsNet"),
+        (
+            "inspect mnist-small --blocks 20 --routing em",
+            "a run has its own settings, got blocks 20, routing 'em'; leave them or the run out",
+        ),
         ("bench speed", "what must be one of 'step', 'memory', 'routing', 'inference', 'epoch', got 'speed'"),
         ("bench stap", "got 'stap'; did you mean 'step'?"),
         ("bench memory --of trunks", "--of must be one of trunk, network, got trunks; did you mean trunk?"),
