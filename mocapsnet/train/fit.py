@@ -18,6 +18,7 @@ from mocapsnet.data.augment import (
     crop_offsets,
     mean_and_std,
 )
+from mocapsnet.data.classes import CLASS_NAMES
 from mocapsnet.errors import Interrupted, WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import a_folder, at_least, one_of
@@ -216,6 +217,9 @@ def train(
             if average:
                 average.apply(epochs * steps)
             return Run(folder, finished)
+    # Whether one's own data were read as they were meant shows here.
+    if dataset.name not in CLASS_NAMES:
+        print(dataset.summary)
     # The code that runs is that of now.
     record.commit()
     record.write_config(folder, config)
