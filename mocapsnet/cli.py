@@ -22,7 +22,7 @@ from mocapsnet.errors import (
     NotFinite,
     WrongArgument,
 )
-from mocapsnet.measure.settings import BenchSettings
+from mocapsnet.measure.settings import BenchSettings, changed
 from mocapsnet.paper.settings import ReproduceSettings
 from mocapsnet.parser import ConfigFile, Parser, say
 from mocapsnet.train.malloc import keep_freed_memory
@@ -61,11 +61,13 @@ class PredictSettings:
     Attributes:
         json: Print one line of JSON and nothing else.
         csv: A file for the classes and lengths, a line for each picture.
+        invert: Turn bright and dark around: ink on paper, where a network learnt bright digits on black.
         device: Where to compute.
     """
 
     json: bool = False
     csv: str | None = None
+    invert: bool = False
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
 
 
@@ -112,19 +114,23 @@ def train(settings: Settings) -> None:
 def evaluate(settings: EvaluateSettings, run: str) -> None:
     """Measure a trained network: accuracy, per class, and a picture of its confusion."""
     from mocapsnet import data
-    from mocapsnet.measure.accuracy import draw_confusion, evaluate
+    from mocapsnet.measure.accuracy import check_names, draw_confusion, evaluate
     from mocapsnet.nn.load import load
     from mocapsnet.train.device import pick_device
     from mocapsnet.train.record import read_run
 
     model = load(run)
     try:
-        config = {} if settings.dataset else read_run(run)["config"]
+        config = read_run(run)["config"]
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}, or give --dataset") from error
+        if settings.dataset is None:
+            raise FileNotFoundError(f"{error}, or give --dataset") from error
+        config = {}
     dataset = data.load(
         settings.dataset or config["dataset"], settings.data or config.get("data"), settings.download
     )
+    if config:
+        check_names(dataset, config["class_names"])
     evaluation = evaluate(model.to(pick_device(settings.device)), dataset)
     per_class = dict(zip(dataset.class_names, evaluation.per_class(), strict=True))
     # A network known by its name has no folder that could be written to.
@@ -159,7 +165,7 @@ def predict(settings: PredictSettings, run: str, images: list[str]) -> None:
         raise FileNotFoundError(f"there is no folder for {settings.csv}; make it first")
     model = load(run)
     names = class_names(run, model)
-    found = predict(model, images, pick_device(settings.device))
+    found = predict(model, images, pick_device(settings.device), settings.invert)
     if settings.json:
         print(json.dumps(as_entries(found, names)))
         return
@@ -218,6 +224,9 @@ def inspect(settings: Settings, run: str | None) -> None:
     from mocapsnet.measure.inspect import inspect
     from mocapsnet.nn.load import load
 
+    if run is not None and (given := changed(settings)):
+        told = ", ".join(f"{name} {value!r}" for name, value in given.items())
+        raise WrongArgument(f"a run has its own settings, got {told}; leave them or the run out")
     settings = settings.resolved()
     if run is not None:
         model = load(run)
@@ -259,7 +268,7 @@ def explore(settings: ExploreSettings, runs: list[str]) -> None:
         raise ImportError(f"{error}; pip install 'mocapsnet[web]'") from error
     # Ctrl-C is how it is meant to end.
     with suppress(KeyboardInterrupt):
-        serve(runs or [SHIPPED], settings.data, settings.host, settings.port)
+        serve(runs, settings.data, settings.host, settings.port)
 
 
 def export(settings: ExportSettings, run: str) -> None:
@@ -326,7 +335,7 @@ POSITIONALS = {
     "target": "table-1 to table-5, figure-3, figure-4, deep, controls, skip, best or all; "
     "report only writes it.",
     "run": "The folder of a finished run, or the name of a pretrained network.",
-    "runs": "Folders of finished runs or names of pretrained networks; the shipped one by default.",
+    "runs": "Folders of finished runs or names of pretrained networks, up to three.",
     "images": "Any pictures that Pillow opens, and folders of them.",
     "what": "step: a training step; memory: what depth costs in bytes; routing: each routing alone; "
     "inference: classifying; epoch: whole epochs with evaluation.",
@@ -389,7 +398,8 @@ def make_parser() -> Parser:
     for name, verb in VERBS.items():
         command = Parser(hints[name], description=verb.function.__doc__, allow_abbrev=False)
         for positional, words in verb.positionals.items():
-            command.add_argument(positional, type=str, nargs=words, help=POSITIONALS[positional])
+            default: dict[str, Any] = {"default": [SHIPPED]} if words == "*" else {}
+            command.add_argument(positional, type=str, nargs=words, help=POSITIONALS[positional], **default)
         command.add_argument("--config", action=ConfigFile, help="A YAML file with any of these settings.")
         command.add_class_arguments(verb.settings)
         commands.add_subcommand(name, command, help=verb.function.__doc__)

@@ -121,11 +121,12 @@ def to_torch(model: CapsuleNetwork, names: list[str], target: Path) -> float:
 
 def to_hub(run: str, model: CapsuleNetwork, target: Path) -> float:
     """A folder with weights, record and card, which from_pretrained() loads and huggingface-hub uploads."""
+    record = read_run(run)
     model.save(target)
     for name in ("run.json", "config.yaml", "metrics.csv"):
         if (resolve(run) / name).is_file():
             shutil.copyfile(resolve(run) / name, target / name)
-    write(target / "README.md", card(model, read_run(run), target.name).encode())
+    write(target / "README.md", card(model, record, target.name).encode())
     again = type(model).from_pretrained(target)
     normalise = normalisation(again)
     return compared(model, lambda pixels: [part.numpy() for part in again(normalise(pixels))])

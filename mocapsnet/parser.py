@@ -50,6 +50,8 @@ class Parser(ArgumentParser):
             message = f"unrecognized arguments: --{nested[1]}.{nested[2]}"
         if wrong := re.search(r'Parser key "(\w+)".*G(?:ot|iven) value: (.*)', message, re.DOTALL):
             return mismatch(wrong[1], wrong[2], self.hints.get(wrong[1], str))
+        if bare := re.search(r"argument --(\w+): expected one argument", message):
+            return f"--{bare[1]} needs {wanted(self.hints.get(bare[1], str))[0]} behind it"
         if unknown := re.search(r"[Uu]nrecognized arguments?: ?(\S*)", message):
             flag = unknown[1].split("=")[0]
             return f"there is no {flag}{nearest(flag, [f'--{name}' for name in self.hints])}"
@@ -68,6 +70,12 @@ class Parser(ArgumentParser):
 
 def mismatch(name: str, value: str, hint: Any) -> str:
     """What a setting must be, and what it is."""
+    told, words = wanted(hint)
+    return f"--{name} must be {told}, got {value}{nearest(value, words) if words else ''}"
+
+
+def wanted(hint: Any) -> tuple[str, list[str]]:
+    """What a setting must be, and the words that it is one of, if it is."""
     kinds = [
         kind
         for kind in (get_args(hint) if type(None) in get_args(hint) else (hint,))
@@ -75,10 +83,10 @@ def mismatch(name: str, value: str, hint: Any) -> str:
     ]
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     if words:
-        return f"--{name} must be one of {', '.join(words)}, got {value}{nearest(value, words)}"
-    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    wanted |= {list[int]: "whole numbers such as [1,2,4]", list[str]: "words such as [mocapsnet,capsnet]"}
-    return f"--{name} must be {' or '.join(wanted[kind] for kind in kinds)}, got {value}"
+        return f"one of {', '.join(words)}", words
+    named = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    named |= {list[int]: "whole numbers such as [1,2,4]", list[str]: "words such as [mocapsnet,capsnet]"}
+    return " or ".join(named[kind] for kind in kinds), []
 
 
 def nearest(word: str, words: Sequence[str]) -> str:

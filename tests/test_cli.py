@@ -54,7 +54,7 @@ def test_the_surface_is_pinned():
         "results/speed",
     ]
     for settings, names in (
-        (PredictSettings, "json csv device"),
+        (PredictSettings, "json csv invert device"),
         (ExploreSettings, "host port data"),
         (ExportSettings, "format output"),
     ):
@@ -109,11 +109,21 @@ def test_the_three_networks_share_their_arguments():
         ("train --kernel_size 15", "the smallest that fits is 29x29"),
         ("train --schedule cosin", "--schedule must be one of exponential, cosine, got cosin; did you mean"),
         ("train --flip maybe", "--flip must be true or false, got maybe"),
+        ("train --flip", "--flip needs true or false behind it"),
+        ("train --flip --epochs 3", "--flip needs true or false behind it"),
+        ("train --epochs", "--epochs needs a whole number behind it"),
+        ("train --routing", "--routing needs one of rba, leaky-rba, sda, em behind it"),
+        ("train --config", "--config needs a word behind it"),
+        ("predict mnist-small a.png --csv", "--csv needs a word behind it"),
         ("train --ema 1", "ema must be a number >= 0 and < 1, got 1.0"),
         ("train --window 40", "window must be <= 28, the side of the images, got 40"),
         ("train --model convnet --loss margin --reconstruction_weight 1", "ConvNet has no decoder"),
         ("train --gamma 1", "gamma must be < 1, got 1"),
         ("train --skip block", "skip='block' is a residual trunk's and MoCapsNet has none; use ResCapsNet"),
+        (
+            "inspect mnist-small --blocks 20 --routing em",
+            "a run has its own settings, got blocks 20, routing 'em'; leave them or the run out",
+        ),
         ("bench speed", "what must be one of 'step', 'memory', 'routing', 'inference', 'epoch', got 'speed'"),
         ("bench stap", "got 'stap'; did you mean 'step'?"),
         ("bench memory --of trunks", "--of must be one of trunk, network, got trunks; did you mean trunk?"),
@@ -225,6 +235,13 @@ def test_print_config_shows_what_a_config_file_takes(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "blocks: 7" in printed
     assert "routing: em" in printed
+
+
+def test_explore_says_which_network_it_shows_unless_told(capsys):
+    with pytest.raises(SystemExit):
+        main(["explore", "--help"])
+    told = "".join(capsys.readouterr().out.split())
+    assert "namesofpretrainednetworks,uptothree.(type:str,default:['mnist-small'])" in told
 
 
 @pytest.mark.parametrize("module", ["mocapsnet", "mocapsnet.cli"])

@@ -233,7 +233,8 @@ def test_any_config_file_is_understood_or_refused_in_one_line(verb, content):
         told = call([verb, *words, "--config", str(Path(place) / "file.yaml")])
         for _, named in told.calls:
             for name, value in named.items():
-                assert all(isinstance(word, str) for word in (value if name == "images" else [value or ""]))
+                found = value if name in ("images", "runs") else [value or ""]
+                assert all(isinstance(word, str) for word in found)
 
 
 @pytest.mark.parametrize(

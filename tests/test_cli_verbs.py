@@ -112,6 +112,27 @@ def test_evaluate_takes_another_data_set_of_the_same_shape_and_no_other(place, t
     refused(capsys, 1, "evaluate", run, "--dataset", "cifar10", "--data", tmp_path)
 
 
+def test_evaluate_refuses_other_classes_and_leaves_the_picture(place, tmp_path, capsys):
+    run = shutil.copytree(place / "gray run", tmp_path / "run")
+    (run / "confusion.png").write_text("drawn before")
+    archive = np.load(place / "gray.npz")
+    for number, (image, label) in enumerate(zip(archive["X"][:60], archive["Y"], strict=False)):
+        folder = tmp_path / "pets" / ("ant", "bee", "cow")[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / f"{number}.png")
+    name = f"folder:{tmp_path / 'pets'}"
+    told = refused(capsys, 2, "evaluate", run, "--dataset", name)
+    assert f"{name} has the classes ant, bee, cow, the network was trained for 0, 1, 2" in told
+    assert (run / "confusion.png").read_text() == "drawn before"
+
+
+def test_digits_are_no_clothes_though_both_are_ten_classes(tmp_path, capsys):
+    images = np.zeros((20, 28, 28, 1), np.uint8)
+    np.savez(tmp_path / "fashion_mnist.npz", X=images, Y=np.arange(20) % 10, n_train=10)
+    words = ("evaluate", "mnist-small", "--data", tmp_path, "--dataset")
+    assert "fashion_mnist has the classes T-shirt/top, " in refused(capsys, 2, *words, "fashion_mnist")
+
+
 def test_evaluate_knows_the_shipped_network_by_name(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = call(capsys, "evaluate", "mnist-small", "--dataset", "mnist6k")
@@ -172,6 +193,34 @@ def test_predict_sees_a_picture_of_a_test_image_as_the_test_image(place, name, t
     for line, file, row in zip(lines, files, expected, strict=True):
         order = sorted(range(3), key=lambda index: -row[index])
         assert line == f"{file}: {order[0]}   " + "  ".join(f"{index} {row[index]:.3f}" for index in order)
+
+
+def test_predict_inverts_ink_on_paper_where_it_is_told(place, name, tmp_path, capsys):
+    dataset, run = mc.data.load(name, place), place / f"{name} run"
+    Image.fromarray(255 - dataset.test.images[0].movedim(0, -1).squeeze(-1).numpy()).save(
+        tmp_path / "ink.png"
+    )
+    (told,) = json.loads(call(capsys, "predict", run, tmp_path / "ink.png", "--json=true", "--invert=true"))
+    assert list(told["lengths"].values()) == lengths_of(mc.load(run), dataset.test.images[:1])[0].tolist()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["now", "saved before the size was kept"])
+def test_predict_cuts_the_middle_where_evaluate_does(place, name, tmp_path, capsys, known):
+    dataset = mc.data.load(name, place)
+    model = mc.MoCapsNet((dataset.image_shape[0], 7, 7), classes=3, **SMALL)
+    run = mc.fit(model, dataset, epochs=1, batch=10, window=7, output=tmp_path / "run").folder
+    file = tmp_path / "whole.png"
+    whole = Image.fromarray(dataset.test.images[0].movedim(0, -1).squeeze(-1).numpy())
+    whole.save(file)
+    expected = dataset.test.images[:1]
+    if not known:
+        config = json.loads((run / "config.json").read_text())
+        del config["preprocessing"]["size"]
+        (run / "config.json").write_text(json.dumps(config))
+        expected = torch.tensor(picture(file, (7, 7), whole.mode).copy())[None]
+    capsys.readouterr()
+    (told,) = json.loads(call(capsys, "predict", run, file, "--json=true"))
+    assert list(told["lengths"].values()) == lengths_of(mc.load(run), expected)[0].tolist()
 
 
 def test_predict_takes_a_folder_and_writes_a_csv(place, name, tmp_path, capsys, monkeypatch):
@@ -273,9 +322,26 @@ def test_a_missing_or_broken_run_is_one_line(place, tmp_path, capsys, kind):
     Image.new("L", (9, 9)).save(tmp_path / "good.png")
     BREAKS[kind](run)
     assert str(run) in refused(capsys, 1, "evaluate", run, "--data", place)
-    assert str(run) in refused(capsys, 1, "predict", run, tmp_path / "good.png")
+    if kind != "no record":
+        assert str(run) in refused(capsys, 1, "predict", run, tmp_path / "good.png")
     if "record" not in kind:
         assert str(run) in refused(capsys, 1, "inspect", run)
+
+
+def test_what_save_alone_wrote_has_numbers_for_classes(place, tmp_path, capsys):
+    ensemble = mc.Ensemble([mc.load(place / "gray run"), mc.load(place / "gray run")])
+    ensemble.save(tmp_path / "both")
+    Image.effect_noise((9, 9), 90).save(tmp_path / "a.png")
+    (one,), (both,) = (
+        json.loads(call(capsys, "predict", folder, tmp_path / "a.png", "--json=true"))
+        for folder in (place / "gray run", tmp_path / "both")
+    )
+    assert both["lengths"] == {name: 2 * value for name, value in one["lengths"].items()}
+    mc.load(place / "gray run").save(tmp_path / "bare")
+    told = call(capsys, "export", tmp_path / "bare", "--format", "torch")
+    assert told.startswith(f"{tmp_path / 'bare' / 'mocapsnet.pt2'}: differs from the network by at most ")
+    assert "holds no run.json" in refused(capsys, 1, "export", tmp_path / "bare", "--format", "hub")
+    assert not (tmp_path / "bare" / "mocapsnet-hub").exists()
 
 
 def test_predict_refuses_a_record_that_names_other_classes(place, tmp_path, capsys):

@@ -16,8 +16,6 @@ from mocapsnet.data.files import File, read_archive, read_file
 from mocapsnet.data.folder import read as read_folder
 from mocapsnet.ops.arguments import one_of
 
-NAMES = (*CLASS_NAMES, "folder:PATH")
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -121,7 +119,7 @@ def load_files(
     for path in (root / name / f"{name}.npz", root / f"{name}.npz"):
         if path.is_file():
             return load_npz(name, path)
-    one_of("dataset", name, NAMES)
+    one_of("dataset", name, (*CLASS_NAMES, f"NAME of {root / 'NAME.npz'}", "folder:PATH"))
     if not download:
         raise wrong or not_found(name, root)
     fetch(addresses or ADDRESSES[name], root / name, partial(check, name=name, table=table))

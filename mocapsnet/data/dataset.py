@@ -56,6 +56,14 @@ class Dataset:
         """The name, fit for a file: folder:my/birds is folder-my-birds."""
         return re.sub(r"[^\w.]+", "-", self.name).strip("-.")
 
+    @property
+    def summary(self) -> str:
+        """Its sizes: pets: 16 training and 4 test images of 3x32x32, 2 classes."""
+        splits = {"training": self.train, "validation": self.validation, "test": self.test}
+        *others, last = (f"{len(split.labels):,} {name}" for name, split in splits.items() if split)
+        size = "x".join(map(str, self.image_shape))
+        return f"{self.name}: {', '.join(others)} and {last} images of {size}, {self.classes} classes"
+
     def limit(self, count: int) -> "Dataset":
         """Only count training images, always the same ones, in their old order."""
         at_least("limit", count, 1)

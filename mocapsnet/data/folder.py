@@ -25,6 +25,9 @@ GRAY = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
 BILINEAR = Image.Resampling.BILINEAR
 WAY_OUT = "repair it or take it away"
 
+# Folders that hold classes and are none.
+SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
+
 Pictures = Mapping[str, Sequence[Path]]
 
 
@@ -35,7 +38,13 @@ def read(path: Path) -> tuple[Split, Split, tuple[str, ...]]:
     if (path / "train").is_dir() and (path / "test").is_dir():
         train, test = pictures(path / "train"), pictures(path / "test")
     else:
-        train, test = divide(pictures(path))
+        found = pictures(path)
+        if {name.casefold() for name in found} <= SPLITS:
+            raise BrokenFile(
+                f"{path} has only {', '.join(found)}, which are no classes; give PATH/CLASS, "
+                "or PATH/train/CLASS and PATH/test/CLASS"
+            )
+        train, test = divide(found)
     if not any(test.values()):
         raise BrokenFile(
             f"{path} leaves no picture to test with; "
@@ -47,6 +56,10 @@ def read(path: Path) -> tuple[Split, Split, tuple[str, ...]]:
             raise BrokenFile(
                 f"{path}/test has the class {name}, which {path}/train has not; the two must agree"
             )
+    if len(classes) < 2:
+        raise BrokenFile(
+            f"{path} has only the class {classes[0]}; put two sub-folders or more there, one per class"
+        )
     size, mode = common(train, test)
     return decode(path, train, classes, size, mode), decode(path, test, classes, size, mode), classes
 

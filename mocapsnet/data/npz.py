@@ -23,6 +23,8 @@ def read(path: Path, classes: int | None = None) -> tuple[Split, Split, int]:
         raise BrokenFile(
             f"{path} must have Y of whole numbers [{len(X)}], got {Y.dtype} {list(Y.shape)}; {WAY_OUT}"
         )
+    if Y.min() == Y.max():
+        raise BrokenFile(f"{path} must have Y of two classes or more, got {Y[0]} alone; {WAY_OUT}")
     if n_train.dtype.kind not in "ui" or n_train.ndim or not 0 < n_train < len(X):
         raise BrokenFile(
             f"{path} must have a whole number n_train in 1..{len(X) - 1}, got {n_train}; {WAY_OUT}"

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.explore.look import Look
-from mocapsnet.explore.upload import BYTES, read_upload
+from mocapsnet.explore.upload import BYTES
 from mocapsnet.explore.view import View
 
 PATIENCE = 10.0
@@ -205,7 +205,7 @@ def make_app(looks: Sequence[Look], hosts: Sequence[str] | None) -> ASGIApp:
     async def upload(request: Request) -> Response:
         look = chosen(request.query_params.get("run", "0"))
         content = await body(request, BYTES)
-        pixels = await compute(partial(read_upload, content, look.model.image_shape))
+        pixels = await compute(partial(look.upload, content))
         return Response(pixels, media_type="application/octet-stream")
 
     def ask(answer: Answer) -> Callable[[Request], Awaitable[Response]]:

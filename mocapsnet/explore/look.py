@@ -15,6 +15,7 @@ from mocapsnet import data
 from mocapsnet.data import Split
 from mocapsnet.data.augment import Normalisation, to_pixels, windowed
 from mocapsnet.errors import BrokenFile, WrongArgument
+from mocapsnet.explore.upload import read_upload
 from mocapsnet.explore.view import RANGES, View, seen_from
 from mocapsnet.measure.support import support
 from mocapsnet.nn.load import load_paper
@@ -134,6 +135,11 @@ class Look:
         if not isinstance(pixels, str):
             raise WrongArgument("give the index of a test image, or pixels")
         return to_pixels(decode(pixels, self.model.image_shape)), None
+
+    def upload(self, content: bytes) -> bytes:
+        """The pixels of an uploaded picture, its middle where the network was trained on a window."""
+        pixels = torch.from_numpy(read_upload(content, self.model.picture_shape).copy())
+        return self.normalise.centre(pixels[None]).contiguous().numpy().tobytes()
 
     @torch.inference_mode()
     def see(self, source: dict[str, Any], view: View, inside: bool) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import io
 import warnings
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from mocapsnet.data.folder import to_pixels
@@ -16,8 +18,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 START_OF_SCAN = b"\xff\xda"
 
 
-def read_upload(content: bytes, shape: tuple[int, int, int]) -> bytes:
-    """The uploaded picture in a network's shape, uint8 [C,H,W] as bytes; nothing touches the disk."""
+def read_upload(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """The uploaded picture in a shape, uint8 [C,H,W]; nothing touches the disk."""
     C, H, W = shape
     if C not in (1, 3):
         raise WrongArgument(f"pictures have 1 or 3 channels; this network takes {C}")
@@ -41,7 +43,7 @@ def read_upload(content: bytes, shape: tuple[int, int, int]) -> bytes:
         if opened.format == "JPEG" and content.count(START_OF_SCAN) > SCANS:
             raise WrongArgument(f"the picture is a JPEG of more than {SCANS} scans; save it again")
         try:
-            return to_pixels(opened, (W, H), "L" if C == 1 else "RGB").tobytes()
+            return to_pixels(opened, (W, H), "L" if C == 1 else "RGB")
         except BrokenFile as error:
             raise WrongArgument(f"the picture {error}") from error
         # Decoders raise whatever they like on broken bytes.

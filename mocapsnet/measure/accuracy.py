@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.data import Dataset, Split
+from mocapsnet.data.classes import CLASS_NAMES
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.train.classify import lengths_of
@@ -44,6 +45,15 @@ def evaluate(model: Network, data: Dataset | Split) -> Evaluation:
     pairs = labels * K + lengths_of(model, images).argmax(1)
     confusion = torch.bincount(pairs, minlength=K**2).view(K, K).cpu()
     return Evaluation(int(confusion.diagonal().sum()) / len(labels), confusion)
+
+
+def check_names(data: Dataset, trained: Sequence[str]) -> None:
+    """Refuse as many other classes as a network was trained for; those of one's own .npz have no names."""
+    names = [*data.class_names]
+    unnamed = data.name not in CLASS_NAMES and names == [str(k) for k in range(len(names))]
+    if len(names) == len(trained) and names != [*trained] and not unnamed:
+        found, wanted = (", ".join(some[:10]) + ", …" * (len(some) > 10) for some in (names, [*trained]))
+        raise WrongArgument(f"{data.name} has the classes {found}, the network was trained for {wanted}")
 
 
 def draw_confusion(evaluation: Evaluation, class_names: Sequence[str], path: Path) -> None:

@@ -28,9 +28,9 @@ class Predictions(NamedTuple):
     images_per_second: float
 
 
-def predict(model: Network, places: Sequence[str], device: torch.device) -> Predictions:
+def predict(model: Network, places: Sequence[str], device: torch.device, invert: bool = False) -> Predictions:
     """Classify pictures and whole folders of them; a bar counts them on a terminal."""
-    C, H, W = model.image_shape
+    C, H, W = model.picture_shape
     if C not in (1, 3):
         raise WrongArgument(f"predict reads pictures of 1 or 3 channels; this network takes {C}")
     files = [file for place in places for file in pictures_in(place)]
@@ -44,7 +44,8 @@ def predict(model: Network, places: Sequence[str], device: torch.device) -> Pred
             for file in part:
                 pixels.append(torch.from_numpy(picture(Path(file), (W, H), "L" if C == 1 else "RGB").copy()))
                 bar.update()
-            lengths += lengths_of(model, torch.stack(pixels).to(device)).tolist()
+            stack = torch.stack(pixels).to(device)
+            lengths += lengths_of(model, 255 - stack if invert else stack).tolist()
     return Predictions(files, lengths, len(files) / (time.perf_counter() - started))
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mocapsnet.errors import WrongArgument
 
@@ -97,9 +97,8 @@ class BenchSettings:
         from mocapsnet.ops.arguments import a_folder, at_least, one_of
 
         one_of("what", what, READS)
-        usual = BenchSettings()
-        for name, value in vars(self).items():
-            if not reads(what, name) and value != getattr(usual, name):
+        for name, value in changed(self).items():
+            if not reads(what, name):
                 others = ", ".join(bench for bench in READS if reads(bench, name))
                 raise WrongArgument(f"bench {what} does not read {name}, got {value!r}; {others} would")
         if "of" in READS[what]:
@@ -139,6 +138,12 @@ class BenchSettings:
     def folder(self, what: str) -> Path:
         """Where figures go."""
         return Path(self.output or f"results/{'memory' if what == 'memory' else 'speed'}")
+
+
+def changed(settings: object) -> dict[str, Any]:
+    """Those settings that are not what they are by default."""
+    usual = vars(type(settings)())
+    return {name: value for name, value in vars(settings).items() if value != usual[name]}
 
 
 def reads(what: str, name: str) -> bool:

@@ -21,7 +21,8 @@ class Network(nn.Module, PyTorchModelHubMixin):
     """Images [B,C,H,W] -> an output with lengths [B,K]. Abstract.
 
     config is what the constructor takes; preprocessing what fit() found images need beyond standardising
-    each: the data set's "mean" and "std", or the "window" that is cut out of their middle.
+    each: the data set's "mean" and "std", or the "window" that is cut out of their middle, and the "size"
+    (H, W) that they have before.
     """
 
     loss: ClassVar[str] = "margin"
@@ -37,6 +38,13 @@ class Network(nn.Module, PyTorchModelHubMixin):
     def __init__(self) -> None:
         super().__init__()
         self.preprocessing = {}
+
+    @property
+    def picture_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) that a picture from a file is given, before a window is cut out of its middle."""
+        C, *size = self.image_shape
+        H, W = self.preprocessing.get("size", size)
+        return C, H, W
 
     def encode(self, images: Tensor) -> Tensor:
         """The class capsules [B,K,E] of images [B,C,H,W]; nothing is reconstructed."""

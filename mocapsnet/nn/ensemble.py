@@ -35,7 +35,7 @@ class Ensemble(Network):
             for name, mine, other in (
                 ("images", first.image_shape, model.image_shape),
                 ("classes", first.config["classes"], model.config["classes"]),
-                ("preprocessing", first.preprocessing, model.preprocessing),
+                ("preprocessing", cut_and_normalised(first), cut_and_normalised(model)),
             ):
                 if mine != other:
                     raise WrongArgument(f"all models must have the same {name}, got {mine} and {other}")
@@ -73,6 +73,11 @@ class Ensemble(Network):
         """What mc.evaluate finds: the accuracy on a data set's test images, and the confusion."""
         # What evaluates lies above this room: looked up by its public name at the call, nothing is imported.
         return mocapsnet.evaluate(self, data)
+
+
+def cut_and_normalised(model: Network) -> dict[str, Any]:
+    """What a network's images need; how large they were before they were cut is not asked."""
+    return {name: value for name, value in model.preprocessing.items() if name != "size"}
 
 
 def checked_models(models: Iterable[Network]) -> list[Network]:

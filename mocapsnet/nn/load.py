@@ -51,6 +51,11 @@ def load(folder: str | Path) -> Network:
     folder = resolve(folder)
     for name in ("config.json", WEIGHTS):
         if not (folder / name).is_file():
+            if (folder / "last.ckpt").is_file():
+                raise FileNotFoundError(
+                    f"{folder} holds a run that is not finished; "
+                    f"its training command with --output {folder} goes on"
+                )
             raise FileNotFoundError(
                 f"{folder} holds no {name}: give a run folder, one that save() wrote, "
                 f"or a name: {', '.join(manifest())}"
@@ -67,7 +72,7 @@ def load(folder: str | Path) -> Network:
         model = network_class(config.pop("model")).from_config(config)
         weights = from_bytes(content)
         model.to(weights[next(iter(model.state_dict()))].dtype).load_state_dict(weights)
-        if preprocessing.keys() - {"mean", "std", "window"}:
+        if preprocessing.keys() - {"mean", "std", "window", "size"}:
             raise ValueError(f"there is no preprocessing {preprocessing}")
         model.preprocessing = preprocessing
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:

@@ -5,6 +5,9 @@ from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
 
+# By which labels that were mixed in bfloat16 may leave 0..1.
+ROUNDING = 1e-2
+
 
 def target(labels: Tensor, lengths: Tensor) -> Tensor:
     """T_k for lengths [B,K], in their dtype: 1 where class k is present, from indices [B] or multi-hot [B,K].
@@ -18,18 +21,22 @@ def target(labels: Tensor, lengths: Tensor) -> Tensor:
     if lengths.dim() != 2:
         raise WrongArgument(f"lengths must be [B, K], got shape {tuple(lengths.shape)}")
     B, K = lengths.shape
-    if labels.shape == (B, K):
-        return labels.to(lengths.dtype)
-    if labels.shape != (B,) or labels.is_floating_point() or labels.dtype == torch.bool:
+    hot = labels.shape == (B, K)
+    if not hot and (labels.shape != (B,) or labels.is_floating_point() or labels.dtype == torch.bool):
         raise WrongArgument(
             f"labels must be class indices [B={B}] or multi-hot [B={B}, K={K}], "
             f"got {str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
         )
     # Reading the values would make a GPU wait, so that only labels on the CPU are checked.
-    if labels.device.type == "cpu" and B and not torch.compiler.is_compiling():
-        low, high = (int(value) for value in labels.aminmax())
-        if low < 0 or high >= K:
+    if labels.device.type == "cpu" and labels.numel() and not torch.compiler.is_compiling():
+        low, high = (value.item() for value in labels.aminmax())
+        if hot and not -ROUNDING <= low <= high <= 1 + ROUNDING:
+            wrong = high if low >= -ROUNDING else low
+            raise WrongArgument(f"labels must be within 0..1 where they are multi-hot, got {wrong:g}")
+        if not hot and (low < 0 or high >= K):
             raise WrongArgument(
                 f"labels must be in 0..{K - 1}, got {low if low < 0 else high}; is classes right?"
             )
+    if hot:
+        return labels.to(lengths.dtype)
     return (labels.unsqueeze(1) == torch.arange(K, device=labels.device)).to(lengths.dtype)

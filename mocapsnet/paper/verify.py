@@ -76,6 +76,8 @@ def read(file: str) -> dict[str, Any]:
     """A record with a recipe and a curve."""
     try:
         run = json.loads(Path(file).read_text())
+        if "config" in run and "recipe" not in run:
+            raise NoRecord(f"{file} is a `train` run; only records of `mocapsnet reproduce` can be verified")
         if "error" in run or not run["curve"]:
             raise KeyError("curve")
         _ = [row["epoch"] + row["train_loss"] + 0.0 for row in run["curve"]], run["seed"] + 0
@@ -90,6 +92,8 @@ def read(file: str) -> dict[str, Any]:
         raise WrongArgument(
             f"verify must be a run's json, {file!r} cannot be read: {error.strerror}"
         ) from error
+    except NoRecord:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise NoRecord(
             f"{file} is not the record of a finished run of `mocapsnet reproduce`: {named(error)}"

@@ -18,6 +18,7 @@ from mocapsnet.data.augment import (
     crop_offsets,
     mean_and_std,
 )
+from mocapsnet.data.classes import CLASS_NAMES
 from mocapsnet.errors import Interrupted, WrongArgument
 from mocapsnet.nn.base import Network
 from mocapsnet.ops.arguments import a_folder, at_least, one_of
@@ -103,6 +104,8 @@ def fit(
 
     >>> run = mc.fit(mc.MoCapsNet((1, 28, 28), classes=10, channels=64), mc.data.load("mnist6k"), epochs=3)
     """
+    if not isinstance(dataset, Dataset):
+        raise WrongArgument(f"dataset must be what mc.data.load gives, got {type(dataset).__name__}")
     one_of("optimizer", optimizer, LEARNING_RATES)
     one_of("resume", resume, ("auto", "never"))
     lr = LEARNING_RATES[optimizer] if lr is None else lr
@@ -142,7 +145,8 @@ def fit(
     check_options(options, optimizer, epochs, model, dataset.image_shape)
     check_fits(model, dataset, window)
     dataset = part(dataset, limit, validation, seed)
-    model.preprocessing = {} if window is None else {"window": window}
+    whole = list(dataset.image_shape[1:])
+    model.preprocessing = {} if window is None else {"window": window, "size": whole}
     if normalise == "dataset":
         model.preprocessing |= mean_and_std(dataset.train)
     config = {
@@ -166,10 +170,12 @@ def fit(
     }
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{model.config['model'].lower()}-{dataset.slug}"
     folder = Path(output) if output else Path("runs") / name
+    # A folder that the clock named is not found again unless it is given.
+    way_on = "the same command goes on" if output else f"the same command with --output {folder} goes on"
     a_folder("output", folder)
     folder.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(folder), deferred() as signals, float32_products(how.precision != "fp32"):
-        return train(model, dataset, config, where, how.graph == "auto", folder, resume, signals)
+        return train(model, dataset, config, where, how.graph == "auto", folder, resume, signals, way_on)
 
 
 def train(
@@ -181,6 +187,7 @@ def train(
     folder: Path,
     resume: str,
     signals: Signals,
+    way_on: str,
 ) -> Run:
     """The loop itself, in a folder that is locked."""
     epochs, batch, seed = config["epochs"], config["batch"], config["seed"]
@@ -210,6 +217,9 @@ def train(
             if average:
                 average.apply(epochs * steps)
             return Run(folder, finished)
+    # Whether one's own data were read as they were meant shows here.
+    if dataset.name not in CLASS_NAMES:
+        print(dataset.summary)
     # The code that runs is that of now.
     record.commit()
     record.write_config(folder, config)
@@ -267,7 +277,7 @@ def train(
                     checkpoint.save(folder, state.state_dict())
                     last_saved = time.perf_counter()
                 if signals.pending:
-                    raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
+                    raise Interrupted(signals.pending, f"saved in {folder}; {way_on}")
             step.check()
             check_weights(model, (epoch + 1) * steps)
             seconds = time.perf_counter() - started
@@ -284,7 +294,7 @@ def train(
             board.write(row)
             progress.finish(row)
             if signals.pending:
-                raise Interrupted(signals.pending, f"saved in {folder}; the same command goes on")
+                raise Interrupted(signals.pending, f"saved in {folder}; {way_on}")
     if average:
         average.apply(epochs * steps)
     test_accuracy = state.rows[-1].test_accuracy

@@ -92,8 +92,11 @@ def read_run(folder: str | Path) -> dict[str, Any]:
 
 
 def class_names(folder: str | Path, model: Network) -> list[str]:
-    """The names of the classes that a run's network tells apart."""
-    names, classes = read_run(folder)["config"]["class_names"], model.config["classes"]
+    """The names of the classes that a run's network tells apart; one that save() alone wrote has numbers."""
+    classes = model.config["classes"]
+    if not (resolve(folder) / "run.json").exists():
+        return [str(k) for k in range(classes)]
+    names: list[str] = read_run(folder)["config"]["class_names"]
     if len(names) != classes:
         raise BrokenFile(f"{folder} names {len(names)} classes, its network has {classes}")
     return names

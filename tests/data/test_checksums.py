@@ -95,7 +95,7 @@ def npz(tmp_path_factory):
 
 def test_no_flipped_bit_of_a_compressed_npz_changes_an_image(tmp_path):
     path = tmp_path / "zeros.npz"
-    np.savez_compressed(path, X=np.zeros((70, 32, 32, 3), np.uint8), Y=np.zeros(70, np.uint8), n_train=60)
+    np.savez_compressed(path, X=np.zeros((70, 32, 32, 3), np.uint8), Y=np.arange(70) % 10, n_train=60)
     whole, dataset = path.read_bytes(), load_npz("svhn", path)
     # Here X begins, and numpy alone, which may stop short of the zip's checksum, misses several flips.
     for bit in range(8 * 100, 8 * 150):

@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,12 @@ def pictures(folder, classes=("cat", "dog"), count=10, **options):
         for number in range(count):
             save(folder / name / f"{number:02}.png", value=number, **options)
     return f"folder:{folder}"
+
+
+def load_beside_dogs(folder):
+    """The cats of a folder, and as many dogs that look like them."""
+    shutil.copytree(folder / "cat", folder / "dog")
+    return load(f"folder:{folder}")
 
 
 def test_sub_folders_are_the_classes_in_sorted_order(tmp_path):
@@ -64,7 +72,7 @@ def test_a_test_class_without_training_pictures_is_refused(tmp_path):
 def test_a_small_shared_size_is_kept_and_all_others_become_32_by_32(sizes, shape, tmp_path):
     for number in range(5):
         save(tmp_path / "cat" / f"{number}.png", size=sizes[number % len(sizes)])
-    assert load(f"folder:{tmp_path}").image_shape == (3, *shape)
+    assert load_beside_dogs(tmp_path).image_shape == (3, *shape)
 
 
 def test_a_picture_of_the_shared_size_keeps_its_pixels(tmp_path):
@@ -72,8 +80,8 @@ def test_a_picture_of_the_shared_size_keeps_its_pixels(tmp_path):
     (tmp_path / "cat").mkdir()
     for number, values in enumerate(pixels):
         Image.fromarray(values).save(tmp_path / "cat" / f"{number}.png")
-    dataset = load(f"folder:{tmp_path}")
-    read = torch.cat([dataset.train.images, dataset.test.images])
+    dataset = load_beside_dogs(tmp_path)
+    read = torch.cat([dataset.train.images[:4], dataset.test.images[:1]])
     assert torch.equal(read, torch.from_numpy(pixels).movedim(-1, 1))
 
 
@@ -81,7 +89,7 @@ def test_a_picture_of_the_shared_size_keeps_its_pixels(tmp_path):
 def test_gray_pictures_have_one_channel(mode, tmp_path):
     for number in range(5):
         Image.new(mode, (6, 6)).save(tmp_path_class(tmp_path) / f"{number}.png")
-    assert load(f"folder:{tmp_path}").image_shape == (1, 6, 6)
+    assert load_beside_dogs(tmp_path).image_shape == (1, 6, 6)
 
 
 def tmp_path_class(tmp_path):
@@ -112,11 +120,11 @@ def test_sixteen_bit_pictures_keep_their_upper_eight(tmp_path):
     for number in range(5):
         values = np.full((4, 4), 256 * 40 * number + 255, np.uint16)
         Image.fromarray(values).save(tmp_path_class(tmp_path) / f"{number}.png")
-    assert load(f"folder:{tmp_path}").train.images[:, 0, 0, 0].tolist() == [0, 40, 80, 120]
+    assert load_beside_dogs(tmp_path).train.images[:, 0, 0, 0].tolist() == 2 * [0, 40, 80, 120]
 
 
 def test_pixels_of_unknown_range_are_refused_by_name(tmp_path):
-    pictures(tmp_path, ("cat",), mode="L")
+    pictures(tmp_path, mode="L")
     Image.new("F", (4, 4)).save(tmp_path / "cat" / "float.tiff")
     with pytest.raises(BrokenFile, match=r"float\.tiff has 32-bit pixels of unknown range"):
         load(f"folder:{tmp_path}")
@@ -129,14 +137,14 @@ def test_a_picture_is_turned_upright(tmp_path):
     picture.putpixel((0, 0), 255)
     for number in range(5):
         picture.save(tmp_path_class(tmp_path) / f"{number}.png", exif=exif)
-    assert load(f"folder:{tmp_path}").test.images[0, 0, 7, 7] == 255
+    assert load_beside_dogs(tmp_path).test.images[0, 0, 7, 7] == 255
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif", "webp", "tiff", "ppm"])
 def test_any_format_that_pillow_opens_is_read(suffix, tmp_path):
     for number in range(5):
         save(tmp_path / "cat" / f"{number}.{suffix}", size=(16, 16))
-    image = load(f"folder:{tmp_path}").train.images[0]
+    image = load_beside_dogs(tmp_path).train.images[0]
     assert image.shape == (3, 16, 16)
     assert image.float().mean().item() == pytest.approx(100, abs=2)
 
@@ -148,9 +156,9 @@ def test_pictures_in_deeper_folders_belong_to_the_class_and_hidden_names_are_pas
     (tmp_path / "cat" / ".thumbnails" / "1.png").write_bytes(b"\0")
     (tmp_path / ".git").mkdir()
     (tmp_path / "notes.txt").write_text("beside the classes")
-    dataset = load(pictures(tmp_path, ("cat",), count=9))
-    assert dataset.class_names == ("cat",)
-    assert dataset.test.images[:, 0, 0, 0].tolist() == [4, 200]
+    dataset = load(pictures(tmp_path, count=9))
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.test.images[:, 0, 0, 0].tolist() == [4, 200, 4]
 
 
 @pytest.mark.parametrize(
@@ -188,3 +196,25 @@ def test_a_folder_that_is_not_there_or_has_no_classes_is_refused(tmp_path):
         load(f"folder:{tmp_path}")
     with pytest.raises(BrokenFile, match="leaves no picture to test with; put 5 in a class"):
         load(pictures(tmp_path, count=4))
+
+
+@pytest.mark.parametrize(
+    "names", [("train", "val"), ("Testing", "Training"), ("train", "valid", "validation")]
+)
+def test_splits_are_no_classes(names, tmp_path):
+    for name in names:
+        pictures(tmp_path / name)
+    told = (
+        f"has only {', '.join(names)}, which are no classes; give PATH/CLASS, or PATH/train/CLASS and PATH/"
+    )
+    with pytest.raises(BrokenFile, match=told):
+        load(f"folder:{tmp_path}")
+
+
+def test_a_class_may_be_called_test(tmp_path):
+    assert load(pictures(tmp_path, ("exam", "test"))).class_names == ("exam", "test")
+
+
+def test_one_class_is_refused_as_all_of_it_would_be_right(tmp_path):
+    with pytest.raises(BrokenFile, match="has only the class cat; put two sub-folders or more there"):
+        load(pictures(tmp_path, ("cat",)))

@@ -34,6 +34,7 @@ def test_what_is_written_as_npz_is_read_again(save, kind, tmp_path):
         ({"Y": Y / 2}, r"must have Y of whole numbers \[10\], got float64 \[10\]"),
         ({"Y": Y - 1}, "holds the label -1, outside"),
         ({"Y": Y + 9}, r"outside 0\.\.9"),
+        ({"Y": 0 * Y + 5}, "must have Y of two classes or more, got 5 alone"),
         ({"n_train": 0}, r"n_train in 1\.\.9, got 0"),
         ({"n_train": 10}, r"n_train in 1\.\.9, got 10"),
         ({"n_train": 5.0}, r"n_train in 1\.\.9, got 5.0"),

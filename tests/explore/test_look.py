@@ -53,7 +53,7 @@ def test_images_are_cut_and_normalised_as_in_training(runs, tmp_path):
     sizes = mc.load(runs / "momentum").config | {"image_shape": (3, 8, 8)}
     del sizes["model"]
     model = mc.MoCapsNet(**sizes)
-    model.preprocessing = {"window": 8, "mean": [0.3, 0.4, 0.5], "std": [0.2, 0.1, 0.3]}
+    model.preprocessing = {"window": 8, "size": [9, 11], "mean": [0.3, 0.4, 0.5], "std": [0.2, 0.1, 0.3]}
     model.save(tmp_path)
     shutil.copyfile(runs / "momentum" / "run.json", tmp_path / "run.json")
     look, images = Look(str(tmp_path)), mc.data.load("tiny", runs).test.images
@@ -64,6 +64,9 @@ def test_images_are_cut_and_normalised_as_in_training(runs, tmp_path):
     swept = look.sweep({"index": 3}, View(), "turn")
     assert swept["lengths"][swept["values"].index(0)] == pytest.approx(told["lengths"], abs=1e-6)
     assert look.prediction(20) == int(expected[20].argmax())
+    Image.fromarray(images[3].movedim(0, -1).numpy()).save(tmp_path / "3.png")
+    uploaded = look.upload((tmp_path / "3.png").read_bytes())
+    assert uploaded == images[3, :, :8, 1:9].contiguous().numpy().tobytes()
 
 
 def test_a_moved_capsule_is_drawn_by_the_decoder(look):
@@ -140,7 +143,8 @@ def test_an_upload_is_read_as_predict_reads_a_file(tmp_path):
     content = (tmp_path / "noise.png").read_bytes()
     for shape, mode in (((1, 28, 28), "L"), ((3, 9, 11), "RGB")):
         size = (shape[2], shape[1])
-        assert read_upload(content, shape) == picture(tmp_path / "noise.png", size, mode).tobytes()
+        expected = picture(tmp_path / "noise.png", size, mode)
+        np.testing.assert_array_equal(read_upload(content, shape), expected)
     with pytest.raises(WrongArgument, match="takes 4"):
         read_upload(content, (4, 28, 28))
 

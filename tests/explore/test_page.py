@@ -358,8 +358,8 @@ def test_two_runs_stand_side_by_side(two, open_page):
     assert page.locator("#runs button").all_inner_texts() == ["momentum", "residual"]
     assert page.locator("#others figcaption").all_inner_texts() == ["residual"]
     assert page.locator("#depth-chart polyline").count() == 6
-    words = {"x 1", "x 2", "velocity 1", "step 2"}
-    assert words <= {*page.locator("#depth-chart text").all_text_contents()}
+    assert sorted(page.locator("#depth-chart .strong").all_text_contents()) == ["f", "velocity", "x"]
+    assert page.inner_text("#depth-text").endswith("momentum (MoCapsNet, γ 0.9); residual (ResCapsNet).")
     lengths = [told.split() for told in page.locator("#bars .value").all_inner_texts()]
     page.locator("#runs button").nth(1).click()
     page.wait_for_function("() => document.getElementById('about').textContent.startsWith('residual')")
@@ -400,6 +400,23 @@ def test_a_network_without_a_trunk_says_so(runs, open_page, start):
     assert page.inner_text("#depth-text").startswith("There is no trunk here")
     assert page.is_hidden("#depth-chart")
     assert page.locator("#flow .column").count() == 2
+
+
+def test_the_words_of_the_depths_stand_at_the_first_run_that_has_a_trunk(runs, open_page, start):
+    page = open_page(start(runs / "plain", runs / "residual", runs / "momentum"))
+    words = page.locator("#depth-chart .strong")
+    assert sorted(words.all_text_contents()) == ["f", "step", "x"]
+    colours = "(words) => [...new Set(words.map((word) => word.style.fill))]"
+    (colour,) = words.evaluate_all(colours)
+    lines = page.locator("#depth-chart polyline").evaluate_all(
+        "(lines) => lines.map((line) => line.getAttribute('stroke'))"
+    )
+    # The first run's lines, then the second's.
+    assert {*lines[3:6]} != {*lines[6:]}
+    painted = (
+        "(colour) => { const e = document.createElement('i'); e.style.fill = colour; return e.style.fill; }"
+    )
+    assert page.evaluate(painted, lines[3]) == colour
 
 
 def test_bars_of_named_classes_begin_at_one_line(two, open_page):

@@ -56,6 +56,9 @@ def test_members_that_do_not_belong_together_are_refused():
     other.preprocessing = {"window": 9}
     with pytest.raises(ValueError, match=r"the same preprocessing, got \{\} and \{'window': 9\}"):
         mc.Ensemble([first, other])
+    # How large pictures were before they were cut is not asked: older networks do not know.
+    first.preprocessing = {"window": 9, "size": [12, 12]}
+    assert mc.Ensemble([first, other]).picture_shape == (1, 12, 12)
     with pytest.raises(ValueError, match="the same classes, got 3 and 4"):
         mc.Ensemble([first, mc.MoCapsNet(**{**SMALL, "classes": 4})])
     with pytest.raises(ValueError, match="the same images"):

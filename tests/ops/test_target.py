@@ -40,6 +40,9 @@ def test_one_class_and_no_image_work(labels, shape):
     [
         (torch.tensor([0, 3]), ["0..2", "got 3", "classes"]),
         (torch.tensor([-1, 0]), ["0..2", "got -1"]),
+        (torch.tensor([[2.0, 0, 0], [0, 1, 0]]), ["0..1", "got 2"]),
+        (torch.tensor([[0, 1, 0], [0, -1, 0]]), ["0..1", "got -1"]),
+        (torch.tensor([[0, float("nan"), 0], [0, 1, 0]]), ["0..1", "got nan"]),
         (torch.tensor([0, 1, 2]), ["B=2", "(3,)"]),
         (torch.tensor([[0], [1]]), ["B=2", "K=3", "(2, 1)"]),
         (torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0]]), ["K=3", "(2, 4)"]),
@@ -47,7 +50,19 @@ def test_one_class_and_no_image_work(labels, shape):
         (torch.tensor([True, False]), ["bool", "(2,)"]),
         (torch.tensor(1), ["B=2", "()"]),
     ],
-    ids=["too-large", "negative", "too-many", "column", "wide", "float", "bool", "scalar"],
+    ids=[
+        "too-large",
+        "negative",
+        "hot-two",
+        "hot-negative",
+        "hot-nan",
+        "too-many",
+        "column",
+        "wide",
+        "float",
+        "bool",
+        "scalar",
+    ],
 )
 def test_labels_that_cannot_be_meant_are_refused(labels, parts):
     with pytest.raises(ValueError, match="labels must be") as error:

@@ -373,6 +373,10 @@ def test_a_smoke_runs_bench_is_not_taken_for_a_measurement(tmp_path, monkeypatch
         (b"[" * 100_000, "{file} is not the record of a finished run"),
         (b"{}", "{file} is not the record of a finished run"),
         (b"[]", "{file} is not the record of a finished run"),
+        (
+            b'{"config": {}, "seed": 0}',
+            "{file} is a `train` run; only records of `mocapsnet reproduce` can be verified",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_verified_is_a_wrong_argument(tmp_path, capsys, content, expected):

@@ -68,6 +68,17 @@ def test_a_signal_saves_the_run_and_ends_the_command_without_a_traceback(data, t
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+def test_a_stopped_run_without_an_output_names_the_one_with_which_it_goes_on(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = small_network()
+    model.register_forward_hook(lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Interrupted) as stopped:
+        mc.fit(model, tiny, epochs=2, batch=10)
+    (folder,) = Path("runs").iterdir()
+    assert str(stopped.value) == f"saved in {folder}; the same command with --output {folder} goes on"
+    assert mc.fit(small_network(), tiny, epochs=2, batch=10, output=folder).folder == folder
+
+
 @SIGNALS
 def test_in_python_a_signal_is_a_keyboard_interrupt_and_old_handlers_come_back(tiny, tmp_path, number, code):
     def mine(*_):
@@ -87,6 +98,14 @@ def test_in_python_a_signal_is_a_keyboard_interrupt_and_old_handlers_come_back(t
     assert stopped.value.exit_code == code
     assert "the same command goes on" in str(stopped.value)
     assert read(tmp_path / LAST)["step"] == 1
+
+
+def test_a_run_that_is_not_finished_is_named_as_one(folder, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["evaluate", str(folder)])
+    assert stopped.value.code == 1
+    told = f"{folder} holds a run that is not finished; its training command with --output {folder} goes on"
+    assert told in capsys.readouterr().err
 
 
 def test_a_run_that_ends_well_or_badly_gives_the_handlers_back(tiny, tmp_path):
@@ -136,7 +155,7 @@ def test_a_broken_checkpoint_is_named_and_the_previous_one_gives_the_same_run(da
     ended = run(command(data, folder), tmp_path / "log")
     assert ended.code == 0
     assert ended.out.splitlines()[0] == f"{folder / LAST} is truncated or altered; going on from {PREVIOUS}"
-    assert ended.out.splitlines()[1].startswith("epoch 2/6")
+    assert ended.out.splitlines()[2].startswith("epoch 2/6")
     assert run(command(data, tmp_path / "one go"), tmp_path / "log").code == 0
     one, other = (place / "model.safetensors" for place in (folder, tmp_path / "one go"))
     assert one.read_bytes() == other.read_bytes()

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -270,6 +271,21 @@ def test_pictures_of_any_channels_are_trained_on_and_drawn(tmp_path, channels):
     model = mc.MoCapsNet((channels, 17, 17), classes=3, capsules=4, channels=8)
     mc.fit(model, Dataset("noise", split, split, ("a", "b", "c")), epochs=1, device="cpu", output=tmp_path)
     assert (tmp_path / "reconstructions.png").exists()
+
+
+def test_the_sizes_of_ones_own_data_are_told_and_known_ones_are_not(digits, tmp_path, capsys):
+    options = {"epochs": 1, "batch": 100, "device": "cpu"}
+    mc.fit(small_network(), digits, validation=0.2, output=tmp_path / "own", **options)
+    told = "digits: 200 training, 50 validation and 60 test images of 1x28x28, 10 classes"
+    assert capsys.readouterr().out.splitlines()[0] == told
+    mc.fit(small_network(), replace(digits, name="mnist6k"), output=tmp_path / "known", **options)
+    assert capsys.readouterr().out.startswith("epoch 1/1")
+
+
+def test_a_name_is_no_data_set(tmp_path):
+    with pytest.raises(ValueError, match=r"dataset must be what mc\.data\.load gives, got str"):
+        mc.fit(small_network(), "mnist6k", output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_network_made_for_other_images_is_refused_before_anything_is_written(digits, tmp_path):

@@ -186,15 +186,17 @@ function drawHeat() {
 function drawDepth() {
   const lines = [];
   let deepest = 0, top = 0;
+  // Words stand at one run's lines: colours tell the runs apart.
+  const named = seen.findIndex(({ depth }) => depth.x.length > 1);
   runs.forEach((run, n) => {
-    const { x, velocity, f } = seen[n].depth, tag = runs.length > 1 ? ` ${n + 1}` : "";
+    const { x, velocity, f } = seen[n].depth, word = (name) => (n === named ? name : "");
     deepest = Math.max(deepest, x.length); top = Math.max(top, ...x, ...velocity, ...f);
-    lines.push({ name: `x${tag}`, values: x, colour: hue(n), strong: x.length > 1 },
-      { name: `${run.config.gamma === undefined ? "step" : "velocity"}${tag}`, values: velocity, colour: hue(n), strong: true, dash: "6 4", from: 1 },
-      { name: `f${tag}`, values: f, colour: hue(n), dash: "2 3", from: 1, strong: runs.length === 1 });
+    lines.push({ name: word("x"), values: x, colour: hue(n), strong: true },
+      { name: word(run.config.gamma === undefined ? "step" : "velocity"), values: velocity, colour: hue(n), strong: true, dash: "6 4", from: 1 },
+      { name: word("f"), values: f, colour: hue(n), strong: true, dash: "2 3", from: 1 });
   });
   const layers = Array.from({ length: deepest }, (_, n) => n), every = Math.ceil(layers.length / 12);
-  const names = runs.map((run, n) => `${runs.length > 1 ? `${n + 1}: ` : ""}${run.name} (${run.config.model}${run.config.gamma ? `, γ ${run.config.gamma}` : ""})`).join("; ");
+  const names = runs.map((run) => `${run.name} (${run.config.model}${run.config.gamma ? `, γ ${run.config.gamma}` : ""})`).join("; ");
   byId("depth-chart").hidden = byId("depth-note").hidden = deepest < 2;
   byId("depth-text").textContent = deepest < 2 ? `There is no trunk here: CapsLayer 1 feeds the class capsules. ${names}.` : `Mean length over the capsules of the trunk, for this image: the state x, the step that each layer takes (in a momentum trunk, the velocity), and f, what the layer itself answers. ${names}.`;
   chart(byId("depth-chart"), layers, lines, { largest: top || 1, label: "State and velocity, layer by layer", ticks: layers.filter((n) => n % every === 0).map((n) => [n, String(n)]) });

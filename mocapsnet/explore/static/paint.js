@@ -66,19 +66,21 @@ export function chart(place, xs, lines, { largest, now, label, ticks }) {
   }
   for (const [x, word] of ticks) drawn.append(svg("text", { x: X(x), y: height - 6, "text-anchor": "middle" }, word));
   if (now !== undefined) drawn.append(svg("line", { class: "now", x1: X(now), x2: X(now), y1: 6, y2: low }));
-  const taken = [];
+  const words = [];
   for (const { name, values, colour, dash, strong, from = 0 } of lines) {
     const points = values.map((y, n) => `${X(xs[n + from]).toFixed(1)},${Y(Math.min(y, top)).toFixed(1)}`).join(" ");
     const line = svg("polyline", { points, fill: "none", stroke: colour, "stroke-width": strong ? 2.5 : 1.2 });
     if (dash) line.setAttribute("stroke-dasharray", dash);
     drawn.append(line);
-    if (!strong || !values.length) continue;
-    let y = Y(values[values.length - 1]) + 4;
-    while (taken.some((other) => Math.abs(other - y) < 13)) y -= 13;
-    taken.push(y);
-    const word = svg("text", { class: "strong", x: X(xs[values.length - 1 + from]) + 6, y }, name);
+    if (strong && name && values.length) words.push({ name, colour, x: X(xs[values.length - 1 + from]) + 6, y: Y(values[values.length - 1]) + 4 });
+  }
+  // From the lowest up, so that words keep the order of their lines.
+  let free = height;
+  for (const { name, colour, x, y } of words.sort((a, b) => b.y - a.y)) {
+    const word = svg("text", { class: "strong", x, y: Math.min(y, free) }, name);
     word.style.fill = colour;
     drawn.append(word);
+    free = Math.min(y, free) - 13;
   }
   place.replaceChildren(drawn);
 }
