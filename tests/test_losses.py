@@ -41,6 +41,14 @@ def test_a_network_without_decoder_is_told_the_loss_it_has(model):
     assert margin_loss(model(images).lengths, labels) > 0
 
 
+@pytest.mark.parametrize("labels", [torch.tensor([0, 2]), torch.eye(3)[[0, 2]]], ids=["indices", "multi-hot"])
+def test_a_loss_for_each_image_is_mapped(labels):
+    def one(lengths, label):
+        return margin_loss(lengths[None], label[None])
+
+    assert torch.vmap(one)(LENGTHS, labels).tolist() == pytest.approx([FIRST, SECOND])
+
+
 def test_margin_loss_of_several_present_classes_and_of_none():
     labels = torch.tensor([[1, 0, 1], [0, 0, 0]])
     expected = 0.5**2 + 0.5 * (0.4**2 + 0.85**2)

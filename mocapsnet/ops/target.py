@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.errors import WrongArgument
+from mocapsnet.ops.backend import transformed
 
 # By which labels that were mixed in bfloat16 may leave 0..1.
 ROUNDING = 1e-2
@@ -27,8 +28,9 @@ def target(labels: Tensor, lengths: Tensor) -> Tensor:
             f"labels must be class indices [B={B}] or multi-hot [B={B}, K={K}], "
             f"got {str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
         )
-    # Reading the values would make a GPU wait, so that only labels on the CPU are checked.
-    if labels.device.type == "cpu" and labels.numel() and not torch.compiler.is_compiling():
+    # Reading the values would make a GPU wait, and a transform of torch.func has none to read.
+    seen = labels.device.type == "cpu" and not torch.compiler.is_compiling() and not transformed()
+    if seen and labels.numel():
         low, high = (value.item() for value in labels.aminmax())
         if hot and not -ROUNDING <= low <= high <= 1 + ROUNDING:
             wrong = high if low >= -ROUNDING else low
