@@ -50,7 +50,7 @@ class Parser(ArgumentParser):
             message = f"unrecognized arguments: --{nested[1]}.{nested[2]}"
         if wrong := re.search(r'Parser key "(\w+)".*G(?:ot|iven) value: (.*)', message, re.DOTALL):
             return mismatch(wrong[1], wrong[2], self.hints.get(wrong[1], str))
-        if bare := re.search(r"argument --(\w+): expected one argument", message):
+        if bare := re.search(r"argument --(\w+)(?:/\S+)?: expected one argument", message):
             return f"--{bare[1]} needs {wanted(self.hints.get(bare[1], str))[0]} behind it"
         if unknown := re.search(r"[Uu]nrecognized arguments?: ?(\S*)", message):
             flag = unknown[1].split("=")[0]

@@ -114,6 +114,7 @@ def test_the_three_networks_share_their_arguments():
         ("train --epochs", "--epochs needs a whole number behind it"),
         ("train --routing", "--routing needs one of rba, leaky-rba, sda, em behind it"),
         ("train --config", "--config needs a word behind it"),
+        ("bench step --depths", "--depths needs whole numbers such as [1,2,4] behind it"),
         ("predict mnist-small a.png --csv", "--csv needs a word behind it"),
         ("train --ema 1", "ema must be a number >= 0 and < 1, got 1.0"),
         ("train --window 40", "window must be <= 28, the side of the images, got 40"),

@@ -120,7 +120,7 @@ def load_files(
         if path.is_file():
             return load_npz(name, path)
     one_of("dataset", name, (*CLASS_NAMES, f"NAME of {root / 'NAME.npz'}", "folder:PATH"))
-    if not download:
+    if not download or name not in CLASS_NAMES:
         raise wrong or not_found(name, root)
     fetch(addresses or ADDRESSES[name], root / name, partial(check, name=name, table=table))
     return load_files(name, root, table=table)
@@ -162,7 +162,7 @@ def check(path: Path, name: str, table: Table) -> None:
 
 def not_found(name: str, root: Path) -> FileNotFoundError:
     """What to say when there is nothing, or only a part."""
-    for layout in LAYOUTS[name]:
+    for layout in LAYOUTS.get(name, ()):
         for place in places(layout, name, root):
             lacking = [file for file in layout.files if not loose(place, file)]
             if 0 < len(lacking) < len(layout.files):
@@ -170,5 +170,5 @@ def not_found(name: str, root: Path) -> FileNotFoundError:
                     f"{name} is not complete: {place} has no {lacking[0]}; "
                     "run with --download true or put it there"
                 )
-    wanted = ", ".join(ADDRESSES[name])
+    wanted = ", ".join(ADDRESSES.get(name, (f"{name}.npz",)))
     return FileNotFoundError(f"{name} is not under {root}/; run with --download true or put {wanted} there")

@@ -42,7 +42,8 @@ class Ensemble(Network):
         self.members = nn.ModuleList(models)
         self.at_once = min(model.at_once for model in models)
         self.image_shape = first.image_shape
-        self.preprocessing = first.preprocessing
+        # One of them may tell how large pictures were before a window was cut out.
+        self.preprocessing = max((model.preprocessing for model in models), key=len)
         self.config = {
             "model": "Ensemble",
             "image_shape": list(first.image_shape),

@@ -75,6 +75,8 @@ def load(folder: str | Path) -> Network:
         if preprocessing.keys() - {"mean", "std", "window", "size"}:
             raise ValueError(f"there is no preprocessing {preprocessing}")
         model.preprocessing = preprocessing
+        if not 0 < min(model.image_shape[1:]) <= min(model.picture_shape[1:]):
+            raise ValueError(f"there is no preprocessing {preprocessing}")
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise BrokenFile(f"{folder} holds no network that can be loaded: {error}") from error
     return model

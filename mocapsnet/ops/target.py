@@ -31,7 +31,8 @@ def target(labels: Tensor, lengths: Tensor) -> Tensor:
     # Reading the values would make a GPU wait, and a transform of torch.func has none to read.
     seen = labels.device.type == "cpu" and not torch.compiler.is_compiling() and not transformed()
     if seen and labels.numel():
-        low, high = (value.item() for value in labels.aminmax())
+        numbers = labels if labels.is_floating_point() else labels.long()
+        low, high = (value.item() for value in numbers.aminmax())
         if hot and not -ROUNDING <= low <= high <= 1 + ROUNDING:
             wrong = high if low >= -ROUNDING else low
             raise WrongArgument(f"labels must be within 0..1 where they are multi-hot, got {wrong:g}")

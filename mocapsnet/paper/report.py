@@ -48,9 +48,10 @@ RULES = (
     "nothing.",
     "`written` decides where it has three seeds, else `stable`. `stable` starts from other weights than "
     "the paper, so only `written` decides on numbers that the paper prints for its own networks. Where "
-    "the recipe that decides says no, `released`, with three seeds, says yes and `stable` does not, the "
-    "claim holds only as released. Fewer than three seeds are indicative, and so are runs of `released` "
-    "alone. Of a seed that two devices ran, one run counts. Accuracies are those of the last epoch.",
+    "the recipe that decides says no, `released`, with three seeds, says yes and `stable`, where it may "
+    "decide, does not, the claim holds only as released. Fewer than three seeds are indicative, and so "
+    "are runs of `released` alone. Of a seed that two devices ran, one run counts. Accuracies are those "
+    "of the last epoch.",
     "Sizes in MB, times, and how steeply times grow are those of the paper's code on its machine: only "
     "`released`, measured, may decide on them; a slope of times holds when the 95 % interval of the "
     "fitted line contains it. Times over fewer than six depths are indicative, and so is what was "

@@ -111,7 +111,7 @@ class Better(Rule):
         if not any(map(accuracies, groups)):
             return Finding(None, n, "both diverged", files_of(*groups))
         holds = fmean(a) > fmean(b) and (p < LEVEL or n < ENOUGH)
-        told = f"{first} against {second} (n {n}" + (f", p {p:.2g})" if n > 1 else ")")
+        told = f"{first} against {second} ({rests_on(n, p)})"
         return Finding(holds, sure(n, *groups), told, files_of(*groups))
 
 
@@ -143,9 +143,11 @@ class Same(Better):
         a, b = (reached(which, which.runs(evidence, recipe))[0] for which in (self.first, self.second))
         a, b = sorted((a, b), key=fmean)
         # Of two one-sided tests, the one at the end that is nearer says less.
-        p = welch([value + self.within for value in a], b)
-        n = finding.n if p < 2 * LEVEL else min(finding.n, ENOUGH - 1)
-        return finding._replace(holds=fmean(b) - fmean(a) < self.within, n=n)
+        p = welch([value + self.within for value in a], b) / 2
+        n = finding.n if p < LEVEL else min(finding.n, ENOUGH - 1)
+        told = finding.told.rpartition(" (")[0]
+        told += f" ({rests_on(min(len(a), len(b)), p, f' of {self.within:g} apart')})"
+        return finding._replace(holds=fmean(b) - fmean(a) < self.within, n=n, told=told)
 
 
 @dataclass(frozen=True)
@@ -164,10 +166,11 @@ class CostsMore(Rule):
         if not all(found):
             return Finding()
         n, (a, a_changed, b, b_changed) = min(map(len, found)), map(fmean, found)
+        if not any(map(accuracies, groups[1::2])):
+            return Finding(None, n, "both diverged", files_of(*groups))
         p = apart((a - a_changed) - (b - b_changed), found)
         holds = a - a_changed > b - b_changed and (p < LEVEL or n < ENOUGH)
-        told = f"{a_changed - a:+.2f} against {b_changed - b:+.2f} points (n {n}"
-        told += f", p {p:.2g})" if n > 1 else ")"
+        told = f"{a_changed - a:+.2f} against {b_changed - b:+.2f} points ({rests_on(n, p)})"
         return Finding(holds, sure(n, *groups), told, files_of(*groups))
 
 
@@ -238,6 +241,11 @@ def reached(which: Trained, runs: Sequence[Outcome]) -> tuple[list[float], str]:
     if gone:
         return [CHANCE[which.dataset]] * len(gone), f"diverged, as chance: {CHANCE[which.dataset]:.2f}"
     return [], failed(runs)
+
+
+def rests_on(n: int, p: float, of: str = "") -> str:
+    """How many runs a comparison rests on, and its p, which one run has not."""
+    return f"n {n}, p{of} {p:.2g}" if n > 1 else f"n {n}"
 
 
 def sure(n: int, *groups: Sequence[Outcome]) -> int:

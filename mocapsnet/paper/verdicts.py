@@ -78,7 +78,8 @@ def verdict(said: Own | None, findings: Mapping[str, Finding], decided_by: Seque
     if decides:
         return HOLDS
     if decides is False:
-        return RELEASED if judged.get("released") and not judged.get("stable") else FALSE
+        stable = "stable" in decided_by and judged.get("stable")
+        return RELEASED if judged.get("released") and not stable else FALSE
     return INDICATIVE if any(finding.n for finding in findings.values()) else NOT_RUN
 
 

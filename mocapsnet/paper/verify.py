@@ -83,6 +83,8 @@ def read(file: str) -> dict[str, Any]:
         _ = [row["epoch"] + row["train_loss"] + 0.0 for row in run["curve"]], run["seed"] + 0
         _ = run["hardware"]["device"], run["commit"], run["versions"].items()
         check_run(run)
+        _ = [row["train_accuracy"] + (row["test_accuracy"] or 0.0) for row in run["curve"]]
+        _ = 2 / run["config"]["network"]["classes"]
         recipe = recipe_of(run)
         _ = recipe.members + 0, {**recipe.network, **recipe.training}, recipe.dataset + ""
         # It names a folder.
@@ -94,7 +96,7 @@ def read(file: str) -> dict[str, Any]:
         ) from error
     except NoRecord:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
         raise NoRecord(
             f"{file} is not the record of a finished run of `mocapsnet reproduce`: {named(error)}"
         ) from error

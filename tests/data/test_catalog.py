@@ -121,6 +121,8 @@ def test_a_misspelt_name_is_refused_with_a_suggestion(tmp_path):
     told = rf"one of .*'NAME of {tmp_path}/NAME\.npz', 'folder:PATH', got 'cifer10'; did you mean 'cifar10'"
     with pytest.raises(ValueError, match=told):
         load("cifer10", tmp_path)
+    with pytest.raises(FileNotFoundError, match="is not under"):
+        load(f"NAME of {tmp_path}/NAME.npz", tmp_path, download=True)
 
 
 def test_a_file_that_swells_beyond_reason_is_refused(tmp_path, monkeypatch):

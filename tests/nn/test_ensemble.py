@@ -59,6 +59,7 @@ def test_members_that_do_not_belong_together_are_refused():
     # How large pictures were before they were cut is not asked: older networks do not know.
     first.preprocessing = {"window": 9, "size": [12, 12]}
     assert mc.Ensemble([first, other]).picture_shape == (1, 12, 12)
+    assert mc.Ensemble([other, first]).picture_shape == (1, 12, 12)
     with pytest.raises(ValueError, match="the same classes, got 3 and 4"):
         mc.Ensemble([first, mc.MoCapsNet(**{**SMALL, "classes": 4})])
     with pytest.raises(ValueError, match="the same images"):

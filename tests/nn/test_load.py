@@ -90,6 +90,15 @@ def test_a_broken_config_is_refused(folder, text):
         ({"blocks": 0}, "Unexpected key"),
         ({"depth": 3}, "depth"),
         ({"model": "capsnet"}, "capsnet"),
+        *(
+            ({"preprocessing": {"window": 9, "size": size}}, part)
+            for size, part in (
+                ([20], "values to unpack"),
+                (None, "cannot unpack"),
+                ([8, 9], "no preprocessing"),
+                ("ab", "not supported"),
+            )
+        ),
     ],
     ids=str,
 )

@@ -20,7 +20,7 @@ A100, RTX4090, B200, RTX5090 = (
     backend.Chip(*told) for told in ((8, 166912), (8, 101376), (10, 232448), (12, 101376))
 )
 CPU = torch.device("cpu")
-# The trunk: with e laid over threads it took 304 bytes and four times the instructions.
+# The trunk: with e laid over threads it took 304 bytes and two and a half times the instructions.
 NEVER_SPILL = {"momentum_layers"}
 
 

@@ -1,5 +1,6 @@
 """A verdict follows from its evidence: for every rule, other evidence gives another verdict."""
 
+import re
 from functools import partial
 
 import pytest
@@ -261,6 +262,25 @@ def test_an_accuracy_is_compared_as_it_is_rounded():
     for value, expected in ((92.78, HOLDS), (92.7849, HOLDS), (92.786, FALSE)):
         found = judge(Claim("here", "this", Equals(MO, 92.78)), evidence(written(MO, value, value, value)))
         assert found.verdict == expected
+
+
+def test_a_change_that_all_diverged_under_costs_none_of_them_more():
+    claim = Claim("here", "this", CostsMore((MO, MO._replace(lr=0.1)), (RES, RES._replace(lr=0.1))))
+    gone = rates((75, 75.1, 75.2), (None,) * 3) + rates((74, 74.1, 74.2), (None,) * 3, model=RES)
+    found = judge(claim, evidence(gone))
+    assert (found.verdict, found.findings["stable"].told) == (INDICATIVE, "both diverged")
+
+
+def test_what_the_paper_prints_holds_as_released_whatever_stable_says():
+    numbers = written(MO, 73.5, 73.6, 73.7) + runs(MO, 72.1, 72.2, 72.3, recipe="released")
+    for more in ([], runs(MO, 72.0, 72.2, 72.4)):
+        assert judge(Claim("here", "this", Equals(MO, 72.2)), evidence(numbers, more)).verdict == RELEASED
+
+
+def test_the_p_that_is_told_is_the_one_that_decides():
+    near = evidence(runs(MO, 72.10, 72.11, 72.12), runs(RES, 72.30, 72.31, 72.32))
+    told = judge(Claim("here", "this", Same(MO, RES)), near).findings["stable"].told
+    assert re.fullmatch(r"72.11 ± 0.01 against 72.31 ± 0.01 \(n 3, p of 0.5 apart \d\.?\d?e-\d+\)", told)
 
 
 @pytest.mark.parametrize("rule", [Better(MO, RES), Same(MO, RES)])
