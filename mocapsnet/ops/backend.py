@@ -14,7 +14,11 @@ from torch.autograd import forward_ad
 
 from mocapsnet.errors import CannotRun
 from mocapsnet.ops.arguments import one_of
+from mocapsnet.ops.interpreter import prepare
 from mocapsnet.ops.order import INTERPRETED, one_image, power, rounds
+
+if INTERPRETED:
+    prepare()
 
 FUSED = ("rba", "leaky-rba", "sda", "em")
 # Columns (j,e) of a tile of votes that the registers of a program hold, where it takes all j at once; and
