@@ -14,8 +14,8 @@ LAST = torch.channels_last
 JOINED = 2048
 # Images, channels that are made, and channels that are added up at a time, of y and of ∂x.
 TILE = {"BB": 128, "BN": 256, "BK": 64, "num_warps": 8}
-# Channels of y and of x, and places at a time.
-WEIGHTS = {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8}
+# Channels of y and of x, and places at a time; fewer where products read registers, which more would spill.
+WEIGHTS, FEWER = {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8}, {"BK": 32}
 # Bytes on chip that a turn of either reads, and how many turns are on their way at a time.
 TURN, STAGES = (128 + 256) * 64 * 2, 4
 
@@ -98,21 +98,22 @@ def conv_weights(dy: Tensor, x: Tensor, w: Tensor, stride: int, dtype: torch.dty
 
     As many tiles as run at once are whole, again and again; those that are left are shared by all programs.
     """
-    (CO, CI, K, _), BM, BN = w.shape, WEIGHTS["BM"], WEIGHTS["BN"]
+    tile = WEIGHTS | (FEWER if chip(x.device).unread else {})
+    (CO, CI, K, _), BM, BN = w.shape, tile["BM"], tile["BN"]
     rows, a_tap = dy[:, 0].numel(), CO // BM * (CI // BN)
     tiles = a_tap * K * K
     taps = tiles // PROGRAMS * PROGRAMS // a_tap
     whole, rest = taps * a_tap, tiles - taps * a_tap
     dw = torch.empty_like(w, dtype=dtype, memory_format=LAST)
     given = dy.contiguous(memory_format=LAST), x.contiguous(memory_format=LAST)
-    how = {**sizes(x, w, dy, stride), **WEIGHTS, **stages(x), "PRECISION": precision(x)}
+    how = {**sizes(x, w, dy, stride), **tile, **stages(x), "PRECISION": precision(x)}
     if whole:
         kernels.weights[(whole,)](*given, dw, rows, 0, 1, rows, **how, WHOLE=True)
     if rest:
-        size, parts = shared(-(-rows // WEIGHTS["BK"]), rest, PROGRAMS)
+        size, parts = shared(-(-rows // tile["BK"]), rest, PROGRAMS)
         some = x.new_empty((rest, parts, BM, BN), dtype=torch.float32)
         kernels.weights[(rest * parts,)](
-            *given, some, rows, whole, parts, size * WEIGHTS["BK"], **how, WHOLE=False
+            *given, some, rows, whole, parts, size * tile["BK"], **how, WHOLE=False
         )
         joined = min(JOINED, BM * BN)
         kernels.join_weights[(rest, BM * BN // joined)](
