@@ -55,7 +55,7 @@ class BenchSettings:
         backend: Which implementation of the routing runs.
         memory: What a momentum trunk keeps for the backward pass.
         arithmetic: What a momentum trunk computes its state in.
-        precision: Of convolutions and matrix products; auto is bf16-mixed on CUDA and fp32 elsewhere.
+        precision: Of convolutions and matrix products; auto is bf16-mixed where CUDA has it, else fp32.
         graph: auto replays what is timed as one CUDA graph where it can; off never does.
         compile: Compile with torch.compile; null does so on CUDA.
         epochs: For epoch: how many are timed.

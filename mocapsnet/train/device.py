@@ -51,7 +51,9 @@ def choose(precision: str, graph: str, compile: bool | None, device: torch.devic
     one_of("graph", graph, ("auto", "off"))
     cuda = device.type == "cuda"
     if precision == "auto":
-        precision = "bf16-mixed" if cuda else "fp32"
+        # A GPU older than compute capability 8.0 would only emulate bfloat16, slowly.
+        has_bf16 = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16-mixed" if has_bf16 else "fp32"
     return How(precision, graph if cuda else "off", cuda if compile is None else compile)
 
 

@@ -53,7 +53,7 @@ class Settings:
         limit: How many training images are used; null is all.
         seed: Of the weights, the order of the images and their crops.
         device: Where to train; auto takes the best there is.
-        precision: Of convolutions and matrix products; auto is bf16-mixed on CUDA and fp32 elsewhere.
+        precision: Of convolutions and matrix products; auto is bf16-mixed where CUDA has it, else fp32.
         graph: auto replays a step as one CUDA graph where it can; off never does.
         compile: Compile the network with torch.compile; null does so on CUDA.
         output: The run folder; runs/<date-time-name> by default.
