@@ -20,15 +20,20 @@ UNTOLD = ("networks", "naive_depths", "released_depths", "data")
 UNNAMED = (*UNTOLD, "of", "batch", "repeats", "device", "epochs")
 # What a row ran with where that is not what was set: a trunk without momentum has none of its settings.
 PLAIN = {"gamma": "", "memory": "", "arithmetic": ""}
-# As a first version runs.
-FIRST = {"precision": "fp32", "graph": "off", "compile": False}
+# How the naive version and the released code run: eagerly, in float32.
+EAGER = How("fp32", "off", compile=False)
 RAN_WITH: dict[str, dict[str, Any]] = {
     "capsnet": PLAIN,
     "rescapsnet": PLAIN,
-    "released-mocapsnet": {**FIRST, "backend": "reference", "memory": "reverse", "arithmetic": "float"},
-    "released-rescapsnet": {**PLAIN, **FIRST, "backend": "reference"},
+    "released-mocapsnet": {
+        **EAGER._asdict(),
+        "backend": "reference",
+        "memory": "reverse",
+        "arithmetic": "float",
+    },
+    "released-rescapsnet": {**PLAIN, **EAGER._asdict(), "backend": "reference"},
     "convolutions": {**PLAIN, "routing": "", "capsules": "", "capsule_dim": "", "backend": ""},
-    "naive": {**FIRST, "backend": "", "memory": "store", "arithmetic": "float"},
+    "naive": {**EAGER._asdict(), "backend": "", "memory": "store", "arithmetic": "float"},
 }
 Draw = Callable[[Sequence[Any], BenchSettings, str, Path], None]
 
