@@ -38,7 +38,7 @@ class FromPixels(nn.Module):
 
     def __init__(self, model: CapsuleNetwork) -> None:
         super().__init__()
-        self.model = copy.deepcopy(model).eval()
+        self.model = copy.deepcopy(model)
         self.normalise = normalisation(model)
         # Elsewhere nothing is inverted: floats differ from the exact state by its rounding alone.
         if isinstance(self.model.trunk, MomentumSequence):
@@ -47,6 +47,7 @@ class FromPixels(nn.Module):
         for layer in self.model.modules():
             if isinstance(layer, CapsLayer):
                 layer.backend = "reference"
+        self.eval()
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Lengths, capsules and reconstruction."""
@@ -85,7 +86,7 @@ def to_onnx(model: CapsuleNetwork, names: list[str], target: Path) -> float:
         raise ImportError(f"{error}; pip install 'mocapsnet[onnx]'") from error
     with quiet():
         program = torch.onnx.export(
-            FromPixels(model).eval(),
+            FromPixels(model),
             (example(model, 2),),
             dynamo=True,
             dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
@@ -107,7 +108,7 @@ def to_torch(model: CapsuleNetwork, names: list[str], target: Path) -> float:
     """A torch.export program with any batch, checked as it is read back."""
     shapes = {"pixels": {0: torch.export.Dim("batch")}}
     with torch.no_grad():
-        program = torch.export.export(FromPixels(model).eval(), (example(model, 2),), dynamic_shapes=shapes)
+        program = torch.export.export(FromPixels(model), (example(model, 2),), dynamic_shapes=shapes)
     temporary = target.with_name(f".{target.name}.tmp.pt2")
     try:
         torch.export.save(program, temporary, extra_files={"class_names": json.dumps(names)})

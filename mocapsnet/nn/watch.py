@@ -47,12 +47,10 @@ def intermediates(model: nn.Module, *inputs: Any) -> tuple[Any, list[Intermediat
     states: list[Tensor] = []
 
     def see(name: str, module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
-        if isinstance(module, CapsLayer):
+        if name == "primary" or isinstance(module, CapsLayer):
+            coupling = module.coupling(given[0]) if isinstance(module, CapsLayer) else None
             states.append(given[0])
-            found.append(Intermediate(name, gave, module.coupling(given[0]), gave))
-        elif name == "primary":
-            states.append(given[0])
-            found.append(Intermediate(name, gave, None, gave))
+            found.append(Intermediate(name, gave, coupling, gave))
 
     with watching(model, see):
         output = model(*inputs)
