@@ -1,4 +1,4 @@
-"""Taking a trained network elsewhere: ONNX, torch.export, a folder for the hub."""
+"""Converting a trained network: ONNX, torch.export, a folder for the hub."""
 
 import copy
 import json
@@ -40,10 +40,10 @@ class FromPixels(nn.Module):
         super().__init__()
         self.model = copy.deepcopy(model)
         self.normalise = normalisation(model)
-        # Elsewhere nothing is inverted: floats differ from the exact state by its rounding alone.
+        # Nothing is inverted outside of training; floats differ from the exact state only by rounding.
         if isinstance(self.model.trunk, MomentumSequence):
             self.model.trunk.arithmetic, self.model.trunk.memory = "float", "store"
-        # The specification has no tiles, whose number would hang on the batch.
+        # The reference has no tiles, whose number would depend on the size of the batch.
         for layer in self.model.modules():
             if isinstance(layer, CapsLayer):
                 layer.backend = "reference"
@@ -135,7 +135,7 @@ def to_hub(run: str, model: CapsuleNetwork, target: Path) -> float:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep back what the exporter says of packages that nobody needs here."""
+    """Silence the exporter's warnings about packages that are not needed here."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -148,7 +148,7 @@ def quiet() -> Iterator[None]:
 
 
 def normalisation(model: CapsuleNetwork) -> Normalisation:
-    """How its images are made of pixels."""
+    """How pixels become the images that a network takes."""
     return Normalisation(model.preprocessing, torch.device("cpu"))
 
 

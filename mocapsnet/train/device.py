@@ -1,4 +1,4 @@
-"""Where a network computes, in what numbers, in what order its weights lie, and whether it is compiled."""
+"""The device and precision of a network, the order of its weights in memory, and whether it is compiled."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ PRECISIONS: dict[str, Any] = {"bf16-mixed": "bf16-mixed", "tf32": "32-true", "fp
 
 
 class How(NamedTuple):
-    """What a device computes in, and how: as graphs ("auto") or not ("off"), compiled or not."""
+    """The precision a device computes in, whether in graphs ("auto") or not ("off"), and compiled or not."""
 
     precision: str
     graph: str

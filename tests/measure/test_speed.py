@@ -1,4 +1,4 @@
-"""How fast: nothing is timed before it is right, rows say all that they hang on, every bench runs small."""
+"""How fast: nothing is timed before it is right, rows say all that they depend on, every bench runs small."""
 
 import copy
 import csv
