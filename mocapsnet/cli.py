@@ -42,7 +42,7 @@ class EvaluateSettings:
     Attributes:
         dataset: The data set to measure on; null is the run's.
         data: The folder that holds data sets; null is the run's.
-        download: Fetch official files that are not there.
+        download: Download official files that are missing.
         device: Where to compute.
         json: Print one line of JSON and nothing else.
     """
@@ -60,8 +60,8 @@ class PredictSettings:
 
     Attributes:
         json: Print one line of JSON and nothing else.
-        csv: A file for the classes and lengths, a line for each picture.
-        invert: Turn bright and dark around: ink on paper, where a network learnt bright digits on black.
+        csv: A CSV file to write, with the class and all lengths of each picture.
+        invert: Swap bright and dark, for ink on paper where the network learnt bright digits on black.
         device: Where to compute.
     """
 
@@ -76,7 +76,7 @@ class ExploreSettings:
     """What `mocapsnet explore` takes beside the runs.
 
     Attributes:
-        host: The address to listen at; any but 127.0.0.1 lets others in.
+        host: The address to listen on; any but 127.0.0.1 lets other computers in.
         port: The port; 0 picks a free one.
         data: The folder that holds data sets; null is the run's.
     """
@@ -250,7 +250,7 @@ def inspect(settings: Settings, run: str | None) -> None:
 
 
 def bench(settings: BenchSettings, what: str) -> None:
-    """Measure time and memory, after checks that all is right; print a table, write a CSV and a picture."""
+    """Measure time or memory, once results are checked; print a table, write a CSV and a picture."""
     from mocapsnet.measure.bench import bench
 
     table, figures, picture, drawn = bench(what, settings)
@@ -333,7 +333,7 @@ VERBS = {
 }
 POSITIONALS = {
     "target": "table-1 to table-5, figure-3, figure-4, deep, controls, skip, best or all; "
-    "report only writes it.",
+    "report runs nothing and writes the report.",
     "run": "The folder of a finished run, or the name of a pretrained network.",
     "runs": "Folders of finished runs or names of pretrained networks, up to three.",
     "images": "Any pictures that Pillow opens, and folders of them.",

@@ -1,4 +1,4 @@
-"""Taking a trained network elsewhere: ONNX, torch.export, a folder for the hub."""
+"""Converting a trained network: ONNX, torch.export, a folder for the hub."""
 
 import copy
 import json
@@ -38,15 +38,16 @@ class FromPixels(nn.Module):
 
     def __init__(self, model: CapsuleNetwork) -> None:
         super().__init__()
-        self.model = copy.deepcopy(model).eval()
+        self.model = copy.deepcopy(model)
         self.normalise = normalisation(model)
-        # Elsewhere nothing is inverted: floats differ from the exact state by its rounding alone.
+        # Nothing is inverted outside of training; floats differ from the exact state only by rounding.
         if isinstance(self.model.trunk, MomentumSequence):
             self.model.trunk.arithmetic, self.model.trunk.memory = "float", "store"
-        # The specification has no tiles, whose number would hang on the batch.
+        # The reference has no tiles, whose number would depend on the size of the batch.
         for layer in self.model.modules():
             if isinstance(layer, CapsLayer):
                 layer.backend = "reference"
+        self.eval()
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Lengths, capsules and reconstruction."""
@@ -85,7 +86,7 @@ def to_onnx(model: CapsuleNetwork, names: list[str], target: Path) -> float:
         raise ImportError(f"{error}; pip install 'mocapsnet[onnx]'") from error
     with quiet():
         program = torch.onnx.export(
-            FromPixels(model).eval(),
+            FromPixels(model),
             (example(model, 2),),
             dynamo=True,
             dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
@@ -107,7 +108,7 @@ def to_torch(model: CapsuleNetwork, names: list[str], target: Path) -> float:
     """A torch.export program with any batch, checked as it is read back."""
     shapes = {"pixels": {0: torch.export.Dim("batch")}}
     with torch.no_grad():
-        program = torch.export.export(FromPixels(model).eval(), (example(model, 2),), dynamic_shapes=shapes)
+        program = torch.export.export(FromPixels(model), (example(model, 2),), dynamic_shapes=shapes)
     temporary = target.with_name(f".{target.name}.tmp.pt2")
     try:
         torch.export.save(program, temporary, extra_files={"class_names": json.dumps(names)})
@@ -134,7 +135,7 @@ def to_hub(run: str, model: CapsuleNetwork, target: Path) -> float:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep back what the exporter says of packages that nobody needs here."""
+    """Silence the exporter's warnings about packages that are not needed here."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -147,7 +148,7 @@ def quiet() -> Iterator[None]:
 
 
 def normalisation(model: CapsuleNetwork) -> Normalisation:
-    """How its images are made of pixels."""
+    """How pixels become the images that a network takes."""
     return Normalisation(model.preprocessing, torch.device("cpu"))
 
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whatever happens meanwhile."""
+"""Files that are written whole or not at all, even if the program is killed."""
 
 import os
 import tempfile

@@ -253,6 +253,11 @@ def test_predict_names_a_folder_without_pictures(place, tmp_path, capsys):
     assert "holds no pictures" in refused(capsys, 1, "predict", place / "gray run", tmp_path / "empty")
 
 
+def test_predict_names_a_picture_that_is_not_there(place, tmp_path, capsys):
+    told = refused(capsys, 1, "predict", place / "gray run", tmp_path / "a.png")
+    assert f"there is no picture or folder {tmp_path}/a.png" in told
+
+
 def test_predict_says_at_once_that_there_is_no_folder_for_its_csv(place, tmp_path, capsys, monkeypatch):
     def read(*_):
         raise AssertionError("pictures were read in vain")

@@ -9,7 +9,7 @@ from typing import IO, NamedTuple
 from mocapsnet.data.errors import AGAIN, naming
 from mocapsnet.errors import BrokenFile
 
-# No official file is as large, and no small archive of zeros shall fill the memory.
+# No official file is as large, and a small archive of zeros must not fill the memory.
 LARGEST = 2**28
 
 

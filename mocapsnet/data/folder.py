@@ -25,7 +25,7 @@ GRAY = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
 BILINEAR = Image.Resampling.BILINEAR
 WAY_OUT = "repair it or take it away"
 
-# Folders that hold classes and are none.
+# Names of folders that hold classes and are none themselves.
 SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 Pictures = Mapping[str, Sequence[Path]]

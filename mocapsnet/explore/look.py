@@ -184,11 +184,8 @@ class Look:
     @torch.inference_mode()
     def reconstruct(self, label: Any, capsule: Any) -> dict[str, Any]:
         """The picture that one class capsule describes."""
-        return {
-            "reconstruction": encode_picture(
-                self.pictures(label, torch.tensor([self.check(label, capsule)]))[0]
-            )
-        }
+        v = torch.tensor([self.check(label, capsule)])
+        return {"reconstruction": encode_picture(self.pictures(label, v)[0])}
 
     @torch.inference_mode()
     def sheet(self, label: Any, capsule: Any, span: Any) -> dict[str, Any]:

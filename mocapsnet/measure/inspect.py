@@ -63,7 +63,7 @@ def bytes_for_backward(forward: Callable[[], Any], model: nn.Module) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        # Held until the end: a storage that were freed could come again at the same address.
+        # Held until the end: a storage that was freed could come again at the same address.
         output = forward()
     del output
     return sum(kept.values())

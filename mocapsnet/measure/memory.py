@@ -125,7 +125,7 @@ class Step:
         kept = bytes_for_backward(self.forward, self.model)
         if self.device.type != "cuda":
             return kept, None, None
-        # From an empty cache: how blocks are cut, and so counted, hangs on what lies in it.
+        # From an empty cache: what lies in it decides how blocks are cut, and so counted.
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)

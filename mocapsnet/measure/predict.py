@@ -51,6 +51,8 @@ def predict(model: Network, places: Sequence[str], device: torch.device, invert:
 
 def pictures_in(place: str) -> list[str]:
     """The file itself, or every picture however deep below a folder, by their names' endings."""
+    if not Path(place).exists():
+        raise FileNotFoundError(f"there is no picture or folder {place}")
     if not Path(place).is_dir():
         return [place]
     Image.init()

@@ -1,4 +1,4 @@
-"""How a bench is written down: rows with all that they hang on, under a name that says what and where."""
+"""Writing a bench's CSV: each row with all that it depends on, in a file named by what ran and where."""
 
 import csv
 import io
@@ -15,20 +15,25 @@ from mocapsnet.train.device import How, choose, pick_device
 from mocapsnet.train.record import commit, hardware, versions
 
 MIB = 2**20
-# The rows tell these themselves, or they say where and how often, and not what.
+# Settings that get no column, as the rows show them, and those that are not part of a file's name.
 UNTOLD = ("networks", "naive_depths", "released_depths", "data")
 UNNAMED = (*UNTOLD, "of", "batch", "repeats", "device", "epochs")
-# What a row ran with where that is not what was set: a trunk without momentum has none of its settings.
+# What some networks run with, whatever was set: a trunk without momentum has none of its settings.
 PLAIN = {"gamma": "", "memory": "", "arithmetic": ""}
-# As a first version runs.
-FIRST = {"precision": "fp32", "graph": "off", "compile": False}
+# How the naive version and the released code run: eagerly, in float32.
+EAGER = How("fp32", "off", compile=False)
 RAN_WITH: dict[str, dict[str, Any]] = {
     "capsnet": PLAIN,
     "rescapsnet": PLAIN,
-    "released-mocapsnet": {**FIRST, "backend": "reference", "memory": "reverse", "arithmetic": "float"},
-    "released-rescapsnet": {**PLAIN, **FIRST, "backend": "reference"},
+    "released-mocapsnet": {
+        **EAGER._asdict(),
+        "backend": "reference",
+        "memory": "reverse",
+        "arithmetic": "float",
+    },
+    "released-rescapsnet": {**PLAIN, **EAGER._asdict(), "backend": "reference"},
     "convolutions": {**PLAIN, "routing": "", "capsules": "", "capsule_dim": "", "backend": ""},
-    "naive": {**FIRST, "backend": "", "memory": "store", "arithmetic": "float"},
+    "naive": {**EAGER._asdict(), "backend": "", "memory": "store", "arithmetic": "float"},
 }
 Draw = Callable[[Sequence[Any], BenchSettings, str, Path], None]
 
@@ -65,7 +70,7 @@ def write(
 
 
 def ran_with(row: Any, told: dict[str, Any]) -> dict[str, Any]:
-    """What a row hangs on, of what a bench was told."""
+    """The settings that a row really ran with: its network ignores or overrides some of the bench's."""
     own = RAN_WITH.get(getattr(row, "network", ""), {})
     return {name: own.get(name, value) for name, value in told.items()}
 

@@ -34,14 +34,14 @@ DEEP = 8
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """Everything that `mocapsnet bench` takes beside what is measured; what it does not read is refused.
+    """Everything that `mocapsnet bench` takes beside what is measured; what a bench does not use is refused.
 
     Attributes:
         of: For memory: the momentum trunk alone, or whole networks with their loss and Adam.
         depths: Depths in blocks of two routed layers; null is 1 to 8 and 20, for memory 1 to 64, for epoch 1.
         networks: Which networks are measured.
-        naive_depths: Where the naive version is measured too; null is the least depth and 8, or one below.
-        released_depths: For step: where the network of the released code is measured too; null is nowhere.
+        naive_depths: Depths at which the naive version is measured too; null is the least and 8 or less.
+        released_depths: For step: depths at which the released code's network is measured too; null is none.
         batch: Images per step.
         capsules: Capsules in CapsLayer 1 and in every layer of the trunk.
         capsule_dim: Size of those capsules.
@@ -52,10 +52,10 @@ class BenchSettings:
         repeats: How often each thing is timed; the table has the median.
         device: Where to compute; auto takes the best there is.
         output: The folder for the CSV and the picture; null is results/speed, for memory results/memory.
-        backend: Which implementation of the routing runs.
+        backend: The implementation of the routing; auto takes fused where that can run.
         memory: What a momentum trunk keeps for the backward pass.
         arithmetic: What a momentum trunk computes its state in.
-        precision: Of convolutions and matrix products; auto is bf16-mixed on CUDA and fp32 elsewhere.
+        precision: The numbers of convolutions and products; auto is bf16-mixed where CUDA has it, else fp32.
         graph: auto replays what is timed as one CUDA graph where it can; off never does.
         compile: Compile with torch.compile; null does so on CUDA.
         epochs: For epoch: how many are timed.

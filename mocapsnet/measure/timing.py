@@ -15,7 +15,7 @@ from tqdm import tqdm
 from mocapsnet.errors import Irreproducible, WrongArgument
 from mocapsnet.train.graph import WARM_UP, another_stream, side_stream
 
-# So short a thing as a step on a GPU is timed as it is run: many in a row, and nobody waits in between.
+# What is short, such as a GPU's step, is timed as it runs in training: many in a row, without waiting.
 SHORT, IN_A_ROW = 0.02, 10
 T = TypeVar("T")
 Name = TypeVar("Name", bound=Hashable)
@@ -51,7 +51,7 @@ def seconds_of(function: Callable[[], T], device: torch.device, times: int = 1) 
 
 
 def times_of(seconds: list[float]) -> Times:
-    """What to tell of many measurements."""
+    """The median and percentiles of many measurements."""
     p20, median, p80 = np.percentile(seconds, (20, 50, 80)).tolist()
     return Times(median, p20, p80)
 
@@ -146,7 +146,7 @@ def attempt(function: Callable[[], T]) -> T | None:
 
 @contextmanager
 def sized(what: str) -> Iterator[None]:
-    """Sizes that torch cannot make are a wrong argument."""
+    """Turn torch's failure to make something so large into a WrongArgument."""
     try:
         yield
     except WrongArgument:

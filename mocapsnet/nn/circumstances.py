@@ -1,4 +1,4 @@
-"""What a layer's result hangs on beside its input, so that the layer can be computed again."""
+"""What a layer's result depends on beside its input, so that the layer can be computed again."""
 
 import sys
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Circumstances(NamedTuple):
-    """What a layer's result hung on beside its input."""
+    """What a layer's result depended on beside its input."""
 
     needs_grad: bool
     """Whether its input did."""
@@ -50,7 +50,7 @@ def sharded(layer: nn.Module) -> bool:
 
 
 def checksums(*tensors: Tensor) -> Tensor:
-    """A number for each tensor that another bit, or two numbers that changed places, would change."""
+    """A number for each tensor that changes when a bit changes or two numbers swap places."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     with torch.no_grad():
         bits = [x.detach().contiguous().view(integers[x.element_size()]).flatten().long() for x in tensors]

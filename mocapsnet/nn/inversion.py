@@ -40,7 +40,7 @@ class InversionReport(NamedTuple):
 def report(
     sequence: "MomentumSequence", x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any
 ) -> InversionReport:
-    """Take x forth and back through a sequence; its buffers and the random generators stay as they are."""
+    """Run a sequence forward and back from x; its buffers and the random generators stay as they are."""
     x = x.detach().requires_grad_()
     with untouched(sequence, x.device):
         states = there_and_back(sequence, x, velocity, args, kwargs)

@@ -6,7 +6,7 @@ It differs from the paper, and from the networks beside this file, in six ways:
 3. W starts at N(0, 0.01²), and only SDA has a bias;
 4. a primary capsule is 8 consecutive values of the [C,H,W] map, not 8 channels at one place;
 5. SDA's scale divides only one of its two logarithms by the distance;
-6. the mean of that distance is over the batch, so that an image's routing hangs on the others.
+6. the mean of that distance is over the batch, so that an image's routing depends on the others.
 Both routings differentiate the last iteration alone, and the squash has no gradient at zero.
 """
 

@@ -1,4 +1,4 @@
-"""The way back through a sequence of layers: each is computed again, from an input kept or reconstructed."""
+"""The backward pass of a sequence: each layer is computed again, from an input kept or reconstructed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Looking inside a network while it runs: the one way for whoever wants to see more than its output."""
+"""Looking inside a network while it runs: everything that needs more than its output comes here."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mocapsnet.errors import WrongArgument
 from mocapsnet.nn.routing import CapsLayer
 
-# A module's name, the module, its arguments and what it gives.
+# Takes a module's name, the module, its arguments and its result.
 See = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
 
 
@@ -28,7 +28,7 @@ class Intermediate(NamedTuple):
 
 @contextmanager
 def watching(model: nn.Module, see: See) -> Iterator[None]:
-    """Tell a function of every module below a model, in the order in which they end."""
+    """Call a function with every module below a model, in the order in which they finish."""
 
     def watch(name: str, module: nn.Module) -> Any:
         return module.register_forward_hook(lambda _, given, gave: see(name, module, given, gave))
@@ -47,12 +47,10 @@ def intermediates(model: nn.Module, *inputs: Any) -> tuple[Any, list[Intermediat
     states: list[Tensor] = []
 
     def see(name: str, module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
-        if isinstance(module, CapsLayer):
+        if name == "primary" or isinstance(module, CapsLayer):
+            coupling = module.coupling(given[0]) if isinstance(module, CapsLayer) else None
             states.append(given[0])
-            found.append(Intermediate(name, gave, module.coupling(given[0]), gave))
-        elif name == "primary":
-            states.append(given[0])
-            found.append(Intermediate(name, gave, None, gave))
+            found.append(Intermediate(name, gave, coupling, gave))
 
     with watching(model, see):
         output = model(*inputs)

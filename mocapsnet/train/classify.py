@@ -1,4 +1,4 @@
-"""What a network makes of images that need no gradient."""
+"""Classifying images, without gradients."""
 
 from contextlib import nullcontext
 
@@ -10,7 +10,7 @@ from mocapsnet.data.augment import Normalisation, crop, to_pixels
 from mocapsnet.nn.base import Network
 from mocapsnet.train.device import float32_products
 
-# Images at once where none of them needs a gradient.
+# How many images are classified at once.
 TEST_BATCH = {"cpu": 500, "mps": 500, "cuda": 2000}
 
 

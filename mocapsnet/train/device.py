@@ -1,4 +1,4 @@
-"""Where a network computes, in what numbers, in what order its weights lie, and whether it is compiled."""
+"""The device and precision of a network, the order of its weights in memory, and whether it is compiled."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ PRECISIONS: dict[str, Any] = {"bf16-mixed": "bf16-mixed", "tf32": "32-true", "fp
 
 
 class How(NamedTuple):
-    """What a device computes in, and how: as graphs ("auto") or not ("off"), compiled or not."""
+    """The precision a device computes in, whether in graphs ("auto") or not ("off"), and compiled or not."""
 
     precision: str
     graph: str
@@ -51,7 +51,9 @@ def choose(precision: str, graph: str, compile: bool | None, device: torch.devic
     one_of("graph", graph, ("auto", "off"))
     cuda = device.type == "cuda"
     if precision == "auto":
-        precision = "bf16-mixed" if cuda else "fp32"
+        # A GPU older than compute capability 8.0 would only emulate bfloat16, slowly.
+        has_bf16 = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16-mixed" if has_bf16 else "fp32"
     return How(precision, graph if cuda else "off", cuda if compile is None else compile)
 
 

@@ -13,11 +13,7 @@ import torch
 from torch import Tensor
 
 from mocapsnet.data import Dataset
-from mocapsnet.data.augment import (
-    Augmentation,
-    crop_offsets,
-    mean_and_std,
-)
+from mocapsnet.data.augment import Augmentation, crop_offsets, mean_and_std
 from mocapsnet.data.classes import CLASS_NAMES
 from mocapsnet.errors import Interrupted, WrongArgument
 from mocapsnet.nn.base import Network

@@ -70,14 +70,14 @@ class GraphedStep(Step):
         super().__init__(*arguments)
         self.eager: dict[int, int] = {}
         self.captured: dict[int, Captured] = {}
-        self.capturable = True
-        self.why: Exception | None = None
+        self.failed: Exception | None = None
+        """Why no graph could be captured, once that was tried in vain."""
 
     def __call__(self, indices: Tensor, offsets: Tensor, number: int) -> Outcome:
         """Train on these images, augmented by the chance in offsets; steps are numbered from 1."""
         size = len(indices)
         done = self.eager.setdefault(size, 0)
-        if done >= WARM_UP and self.capturable and size not in self.captured:
+        if done >= WARM_UP and self.failed is None and size not in self.captured:
             stream = torch.cuda.current_stream()
             try:
                 self.captured[size] = self.capture(indices, offsets)
@@ -85,7 +85,7 @@ class GraphedStep(Step):
                 # That a capture ended is raised after what ended it, and leaves its stream behind.
                 torch.cuda.set_stream(stream)
                 first = error.__context__ if isinstance(error.__context__, RuntimeError) else error
-                self.capturable, self.why = False, first
+                self.failed = first
                 # A graph needs memory of its own, which eager steps can do without.
                 torch.cuda.empty_cache()
                 print(f"no CUDA graph: {str(first).strip().splitlines()[0]}")

@@ -1,8 +1,8 @@
-"""Memory on a CPU: glibc hands what is freed to the system, and each step takes it again page by page."""
+"""Memory on a CPU: glibc returns freed memory to the system, and each step would fetch it page by page."""
 
 import ctypes
 
-# Of mallopt: what is taken from the system by itself, and how much may lie free before some is given back.
+# mallopt's options: the size from which memory is mapped by itself, and how much may stay free.
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 LARGEST = 32 * 2**20
 

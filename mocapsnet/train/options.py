@@ -73,7 +73,7 @@ def check_images(options: dict[str, Any], image_shape: tuple[int, int, int]) -> 
             raise WrongArgument("crop_test cuts whole images; leave it or window out")
 
 
-def check_fits(model: Network, dataset: Dataset, window: int | None = None) -> None:
+def check_fits(model: Network, dataset: Dataset, window: int | None) -> None:
     """Refuse a data set that a network was not made for; a window is cut out of its images."""
     image_shape = windowed(dataset.image_shape, window)
     if (model.image_shape, model.config["classes"]) != (image_shape, dataset.classes):

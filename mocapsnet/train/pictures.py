@@ -58,7 +58,7 @@ def draw_reconstructions(model: Network, test: Split, class_names: Sequence[str]
     normalise = Normalisation(model.preprocessing, test.images.device)
     pixels = to_pixels(normalise.centre(test.images[shown]))
     output = model(normalise(pixels))
-    # Only a network with an extra class has one that no image is of.
+    # A network with an extra class may see one that no image has.
     names, guesses = [*class_names, "none"], output.lengths.argmax(1)
     figure = Figure(figsize=(1.1 * len(shown) + 0.9, 2.9), layout="constrained")
     grid = figure.subplots(2, len(shown), squeeze=False)

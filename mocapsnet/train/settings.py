@@ -15,9 +15,9 @@ class Settings:
     """Everything that `mocapsnet train` takes.
 
     Attributes:
-        dataset: mnist6k, mnist, fashion_mnist, svhn, cifar10, cifar100, folder:PATH, or NAME of NAME.npz.
+        dataset: mnist6k, mnist, fashion_mnist, svhn, cifar10, cifar100, folder:PATH, or NAME for NAME.npz.
         data: The folder that holds data sets.
-        download: Fetch official files that are not there.
+        download: Download official files that are missing.
         model: The network.
         blocks: Blocks of two routed layers.
         routing: How capsules agree.
@@ -25,52 +25,52 @@ class Settings:
         batch: Images per step; null is the data set's default.
         optimizer: Adam, or Ranger21 with its own schedule.
         lr: The learning rate at the start; null is the optimizer's default.
-        decay: What Adam's learning rate is multiplied with after every epoch.
-        schedule: Of Adam's learning rate: times decay per epoch, or a cosine down to zero.
-        warm_up: Epochs in which a cosine's learning rate first grows from zero.
-        steps_told: Steps that an epoch has in Ranger21's schedule; null is as many as it has.
-        weight_decay: Of AdamW; 0 is Adam.
+        decay: The factor of Adam's learning rate from one epoch to the next.
+        schedule: How Adam's learning rate falls: times decay per epoch, or in a cosine down to zero.
+        warm_up: Epochs in which the learning rate of a cosine first grows from zero.
+        steps_told: Steps per epoch that Ranger21's schedule assumes; null is as many as there are.
+        weight_decay: The weight decay of AdamW; 0 is plain Adam.
         ema: Decay of a moving average of the weights, which is then tested and saved; 0 is none.
         loss: margin, or cross-entropy where the network has logits; null is the network's own.
-        smoothing: How far labels are moved towards all classes alike.
-        reconstruction_weight: Of the decoder's error in the loss; null is 5e-4, or 0 without a decoder.
-        mask: Whose capsule is decoded in training, the label's or the guess's.
-        target: What the decoder should make, the pixels or the normalised image.
+        smoothing: Label smoothing: the share of a label that is spread over all classes.
+        reconstruction_weight: The decoder's weight in the loss; null is 5e-4, or 0 without a decoder.
+        mask: Which capsule is decoded in training: the label's or the longest.
+        target: What the decoder should draw: the pixels or the normalised image.
         reduction: Whether losses are averaged or summed over a batch.
-        normalise: By each image's own mean and standard deviation, or by the data set's.
+        normalise: Whose mean and standard deviation an image is normalised by: its own or the data set's.
         pad: Pixels around training images before they are cropped at random.
-        window: Side of the crop, in the middle of test images; null is the whole image.
+        window: The side of a crop, of test images their middle; null is the whole image.
         flip: Mirror half of the training images; not for digits.
         jitter: Change brightness and contrast of training images at random.
-        cutout: Side of a square that is cut out of training images; 0 is none.
-        mix: Up to what share an image gives way to the next of its batch, and its label too; 0 is none. The
-            decoder still learns the image alone, and training accuracy counts its own label.
-        turn: Up to how many degrees training images are turned, either way.
-        zoom: By how much training images are made larger or smaller at most; 0.1 is a factor of up to 1.1.
+        cutout: The side of a square that is cut out of training images; 0 is none.
+        mix: The largest share of the batch's next image, and of its label, that is mixed into an image; 0 is
+            none. The decoder still learns the image alone, and training accuracy counts its own label.
+        turn: The most degrees by which training images are turned, either way.
+        zoom: How much larger or smaller training images are made at most; 0.1 is a factor of up to 1.1.
         crop_test: Pad and crop test images at random too, as the paper's released code does.
         test: When the test set is read: after every epoch, or once at the end.
         validation: The fraction of the training set that is held out.
         limit: How many training images are used; null is all.
-        seed: Of the weights, the order of the images and their crops.
+        seed: The seed of the weights, the order of the images and their crops.
         device: Where to train; auto takes the best there is.
-        precision: Of convolutions and matrix products; auto is bf16-mixed on CUDA and fp32 elsewhere.
+        precision: The numbers of convolutions and products; auto is bf16-mixed where CUDA has it, else fp32.
         graph: auto replays a step as one CUDA graph where it can; off never does.
         compile: Compile the network with torch.compile; null does so on CUDA.
         output: The run folder; runs/<date-time-name> by default.
-        resume: auto goes on with the run in the output folder; never refuses to.
+        resume: auto continues a run that is in the output folder; never refuses such a folder.
         iterations: Routing iterations.
         capsules: Capsules in CapsLayer 1 and in every block; null is the data set's default.
         capsule_dim: Size of those capsules and of the primary ones.
         class_dim: Size of the class capsules.
         channels: Channels of both convolutions, a multiple of capsule_dim; null is the data set's default.
-        kernel_size: Of both convolutions.
+        kernel_size: The kernel size of both convolutions.
         weight_std: Standard deviation of the transformation matrices at the start.
         routing_bias: The routing's bias at the start; null for none.
-        gradient: Through the last routing iteration or through all; null is the routing's default.
+        gradient: Through which routing iterations gradients flow; null is the routing's default.
         skip: A residual block's rule, per layer (equation 2) or per block (figure 2).
-        backend: Which implementation of the routing runs.
-        decoder_width: Of the decoder's first hidden layer; the second is twice as wide.
-        gamma: The momentum term.
+        backend: The implementation of the routing; auto takes fused where that can run.
+        decoder_width: The width of the decoder's first hidden layer; the second is twice as wide.
+        gamma: The momentum term γ of MoCapsNet.
         memory: What a momentum trunk keeps for the backward pass: its last state, each layer's input, or all.
         arithmetic: What a momentum trunk computes its state in: integers that invert exactly, or floats.
     """

@@ -68,7 +68,7 @@ def test_an_epoch_whose_step_is_no_graph_is_refused(tmp_path, monkeypatch):
 
         def __init__(self, *arguments):
             super().__init__(*arguments)
-            self.capturable = False
+            self.failed = RuntimeError("no capture")
 
     monkeypatch.setattr(step, "make_step", lambda *arguments, **_: Fallen(*arguments[:5]))
     with pytest.raises(CannotRun, match="the step is no graph; --graph off times it without one"):

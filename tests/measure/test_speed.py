@@ -1,4 +1,4 @@
-"""How fast: nothing is timed before it is right, rows say all that they hang on, every bench runs small."""
+"""How fast: nothing is timed before it is right, rows say all that they depend on, every bench runs small."""
 
 import copy
 import csv
@@ -14,7 +14,7 @@ from mocapsnet import ops
 from mocapsnet.errors import Irreproducible, NotFinite, WrongArgument
 from mocapsnet.measure import timing
 from mocapsnet.measure.bench import BENCHES, bench
-from mocapsnet.measure.report import aligned, file_name, write
+from mocapsnet.measure.report import EAGER, aligned, file_name, write
 from mocapsnet.measure.settings import READS, BenchSettings
 from mocapsnet.measure.speed import epoch, inference, naive, networks, routing, step
 from mocapsnet.measure.speed.networks import against_naive, build, random_split
@@ -63,7 +63,7 @@ def test_the_naive_step_follows_the_same_losses_and_they_fall(settings):
     ours, theirs = (
         [float(trained.train()) for _ in range(12)]
         for trained in (
-            step.Trained(network, data, 16, networks.NAIVE, torch.device("cpu"))
+            step.Trained(network, data, 16, EAGER, torch.device("cpu"))
             for network in (copy.deepcopy(model), naive.Naive(model))
         )
     )
@@ -121,7 +121,7 @@ def test_a_step_has_a_row_for_every_network_at_every_depth(settings):
 def test_what_rounds_is_compared_too(settings, monkeypatch, name):
     model, data = build(settings, name, 1), random_split("mnist6k", 64)
     how = networks.How("bf16-mixed", "off", False)
-    assert networks.in_precision(model, data, networks.NAIVE) == (None, None)
+    assert networks.in_precision(model, data, EAGER) == (None, None)
     lengths, gradients = networks.in_precision(model, data, how)
     assert 0 < lengths < 5e-3
     assert 1e-4 < gradients < 5e-2
@@ -351,7 +351,7 @@ def test_an_error_above_what_is_allowed_is_refused(error):
 
 def test_a_network_starts_again_from_its_first_weights(settings):
     model = build(settings, "mocapsnet", 1)
-    trained = step.Trained(model, random_split("mnist6k", 9), 3, networks.NAIVE, torch.device("cpu"))
+    trained = step.Trained(model, random_split("mnist6k", 9), 3, EAGER, torch.device("cpu"))
     first = [float(trained.train()) for _ in range(3)]
     trained.restart()
     assert [float(trained.train()) for _ in range(3)] == first

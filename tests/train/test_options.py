@@ -18,7 +18,7 @@ from mocapsnet.errors import Interrupted
 from mocapsnet.train.average import Average
 from mocapsnet.train.checkpoint import LAST, read
 from mocapsnet.train.classify import accuracy, lengths_of
-from mocapsnet.train.device import make_fabric
+from mocapsnet.train.device import choose, make_fabric
 from mocapsnet.train.fit import batches
 from mocapsnet.train.graph import make_step
 from mocapsnet.train.optimizers import cosine, make_optimizer
@@ -56,6 +56,14 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 def fit(model, tiny, folder, **options):
     return mc.fit(model, tiny, **{"epochs": 2, "batch": 10, "device": "cpu", "output": folder, **options})
+
+
+@pytest.mark.parametrize(("has_bf16", "precision"), [(True, "bf16-mixed"), (False, "fp32")])
+def test_a_gpu_without_bfloat16_trains_in_float32_unless_told(monkeypatch, has_bf16, precision):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    gpu = torch.device("cuda")
+    assert choose("auto", "auto", None, gpu).precision == precision
+    assert choose("bf16-mixed", "auto", None, gpu).precision == "bf16-mixed"
 
 
 def test_released_losses_are_those_of_the_released_code_computed_by_hand(tiny, tmp_path):

@@ -28,8 +28,8 @@ export function choosing({ about, chosen, run, source, failed }) {
     mark();
     byId("more").hidden = after === null;
     byId("more").textContent = images.length ? "More" : "Look further";
-    const shown = byId("grid").children.length, all = `${total.toLocaleString("en")} of ${about.tested}`;
-    byId("grid-note").textContent = !total ? `No test images here: ${about.why_no_images}` : after === null ? `${shown} of ${all}` : `${shown} shown, ${after.toLocaleString("en")} of ${all} looked at`;
+    const shown = byId("grid").children.length, all = `${about.tested}'s ${total.toLocaleString("en")}`;
+    byId("grid-note").textContent = !total ? `No test images here: ${about.why_no_images}` : after === null ? `${shown} of ${all}` : `${shown} in the first ${after.toLocaleString("en")} of ${all}`;
   }, failed);
   for (const id of ["filter-class", "filter-which"]) byId(id).addEventListener("change", () => fill(true));
   byId("more").addEventListener("click", () => fill(false));

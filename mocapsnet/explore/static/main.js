@@ -198,7 +198,7 @@ function drawDepth() {
   const layers = Array.from({ length: deepest }, (_, n) => n), every = Math.ceil(layers.length / 12);
   const names = runs.map((run) => `${run.name} (${run.config.model}${run.config.gamma ? `, γ ${run.config.gamma}` : ""})`).join("; ");
   byId("depth-chart").hidden = byId("depth-note").hidden = deepest < 2;
-  byId("depth-text").textContent = deepest < 2 ? `There is no trunk here: CapsLayer 1 feeds the class capsules. ${names}.` : `Mean length over the capsules of the trunk, for this image: the state x, the step that each layer takes (in a momentum trunk, the velocity), and f, what the layer itself answers. ${names}.`;
+  byId("depth-text").textContent = deepest < 2 ? `There is no trunk here: CapsLayer 1 feeds the class capsules. ${names}.` : `Mean length over the capsules of the trunk, for this image: the state x, the step that each layer takes (in a momentum trunk, the velocity), and f, what the layer itself computes. ${names}.`;
   chart(byId("depth-chart"), layers, lines, { largest: top || 1, label: "State and velocity, layer by layer", ticks: layers.filter((n) => n % every === 0).map((n) => [n, String(n)]) });
 }
 
@@ -210,7 +210,7 @@ function drawSweep() {
   const lines = classes.map((name, k) => ({ name, values: lengths.map((row) => row[k]), colour: ahead.includes(k) ? hues[ahead.indexOf(k)] : colour("line"), strong: ahead.includes(k) }));
   lines.sort((a, b) => a.strong - b.strong);
   chart(byId("sweep"), values, lines, { largest: 1, now, label: `Lengths of all classes against ${of}`, ticks: [values[0], (values[0] + values[values.length - 1]) / 2, values[values.length - 1]].map((v) => [v, `${+v.toFixed(2)}${UNITS[of]}`]) });
-  byId("sweep-note").textContent = `Lengths of all class capsules while “${of}” goes through its range; the three longest here have their names.`;
+  byId("sweep-note").textContent = `Lengths of all class capsules while “${of}” goes through its range; the three longest are named.`;
 }
 
 function drawView() {
@@ -301,8 +301,8 @@ function drawRuns() {
     button.addEventListener("click", () => { Object.assign(state, { run: n, cls: null, moves: [], layer: null }); byId("sliders").replaceChildren(); drawRuns(); choose.fill(true); drawSeen(); drawInside(); sweep(); remember(); });
     return button;
   }));
-  byId("inside-note").textContent = `From the picture (left) to the classes (right). A ring is a capsule, its size its length; the fuller, the more it speaks for the chosen class, and lines are the votes that carry it. Choose a class, or a layer for its coupling.${runs.length > 1 ? ` This is ${name}; the others are at the top.` : ""}`;
-  byId("foot").textContent = `Everything here is computed by the explorer that was started; nothing is loaded from elsewhere or kept.`;
+  byId("inside-note").textContent = `From the picture (left) to the classes (right). Each ring is a capsule, its size the capsule's length. The fuller it is, the more it contributes to the chosen class; the lines are votes. Choose a class, or a layer to see its coupling.${runs.length > 1 ? ` This is ${name}; the others are at the top.` : ""}`;
+  byId("foot").textContent = `Everything here is computed by the running explorer; nothing is loaded from elsewhere or stored.`;
 }
 
 async function start() {

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from mocapsnet.data import Split
 from mocapsnet.data.augment import standardise, to_pixels
+from mocapsnet.measure.report import EAGER
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.naive import Naive
 from mocapsnet.measure.speed.networks import (
-    NAIVE,
     Convolutions,
     against_naive,
     begin,
@@ -108,7 +108,7 @@ def measure(
         make[name] = partial(contender, Lengths(model), how)
         advance()
     if blocks in settings.naive_blocks("inference"):
-        make["naive"] = partial(contender, Lengths(Naive(build(settings, "mocapsnet", blocks))), NAIVE)
+        make["naive"] = partial(contender, Lengths(Naive(build(settings, "mocapsnet", blocks))), EAGER)
     model = build(settings, "capsnet", 1)
     in_fast_order(model, data.images.device)
     make["convolutions"] = partial(contender, Convolutions(model), how)

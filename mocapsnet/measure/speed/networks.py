@@ -31,8 +31,6 @@ CHECKED, ROUNDED = 4, 64
 BEYOND = {"bf16-mixed": (1e-3, 5e-2), "tf32": (1e-4, 5e-3)}
 MOST = 0.5
 Shape = tuple[tuple[int, int, int], int]
-# What a first version runs as.
-NAIVE = How("fp32", "off", False)
 
 
 def random_split(dataset: str, count: int, seed: int = 0) -> Split:

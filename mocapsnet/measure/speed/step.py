@@ -13,10 +13,10 @@ from torch import Tensor
 from mocapsnet.data import Split
 from mocapsnet.data.augment import PAD, crop, standardise, to_pixels
 from mocapsnet.errors import CannotRun
+from mocapsnet.measure.report import EAGER
 from mocapsnet.measure.settings import BenchSettings
 from mocapsnet.measure.speed.naive import Naive
 from mocapsnet.measure.speed.networks import (
-    NAIVE,
     Convolutions,
     against_naive,
     begin,
@@ -134,9 +134,9 @@ class Trained:
         """Refuse to time a step that went on in another way than was asked for."""
         if self.how.compile and not self.step.compiled:
             raise CannotRun("the step is not compiled; --compile false times it as written")
-        if isinstance(self.step, GraphedStep) and not self.step.capturable:
-            if isinstance(self.step.why, torch.OutOfMemoryError):
-                raise self.step.why
+        if isinstance(self.step, GraphedStep) and self.step.failed is not None:
+            if isinstance(self.step.failed, torch.OutOfMemoryError):
+                raise self.step.failed
             raise CannotRun("the step is no graph; --graph off times it without one")
 
     def warm_up(self, peak: Peak) -> tuple[int | None, float | None]:
@@ -214,10 +214,10 @@ def measure(
         advance()
     ways = dict.fromkeys(models, how)
     if blocks in settings.naive_blocks("step"):
-        models["naive"], ways["naive"] = Naive(build(settings, "mocapsnet", blocks)), NAIVE
+        models["naive"], ways["naive"] = Naive(build(settings, "mocapsnet", blocks)), EAGER
     if blocks in (settings.released_depths or []):
         models |= (code := released(settings, blocks))
-        ways |= dict.fromkeys(code, NAIVE)
+        ways |= dict.fromkeys(code, EAGER)
     make = {name: partial(network_contender, model, how=ways[name]) for name, model in models.items()}
     make["convolutions"] = partial(convolutions_contender, build(settings, "capsnet", 1), how=how)
     with ExitStack() as stack:
