@@ -33,11 +33,11 @@ def figure_1(_: Evidence) -> str:
         parts.append(edge(f"M180 {y + 14}V{y + 34}") if number < 4 else "")
     parts += [
         edge("M150 272C110 285 90 290 90 306"),
-        edge("M210 272C240 282 250 288 250 298"),
+        edge("M210 272C240 282 250 288 250 306"),
         box(90, 322, "length", 90),
-        box(250, 314, "decoder", 120, "box"),
+        box(250, 322, "decoder", 120, "box"),
         edge("M90 336V360"),
-        edge("M250 328V360"),
+        edge("M250 336V360"),
         text(90, 376, "class", "big"),
         text(250, 376, "reconstruction", "big"),
     ]
