@@ -227,6 +227,30 @@ def test_a_run_that_was_trained_otherwise_than_it_says_is_refused(tmp_path, name
         read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("seed", 3, "its recipe says seed 6, it was trained with 4"),
+        ("config.flip", True, "its recipe says flip False, it was trained with True"),
+        (
+            "config.network",
+            {"members": [{"weight_std": 0.1}, {"weight_std": 0.01}]},
+            "its recipe says weight_std 0.1, it was trained with 0.01",
+        ),
+    ],
+)
+def test_an_ensemble_that_was_trained_otherwise_than_it_says_is_refused(tmp_path, name, value, told):
+    config = {"flip": False, "seed": 4, "seeds": [4, 5], "dataset": "cifar10", "epochs": 60}
+    network = {"members": [{"model": "MoCapsNet", "weight_std": 0.1, "blocks": 1}] * 2}
+    sound = {"seed": 2, "recipe.members": 2, "recipe.training.flip": False}
+    sound |= {"config": {**config, "network": network}}
+    write_run(tmp_path, **sound)
+    assert len(read(tmp_path).runs) == 1
+    write_run(tmp_path, **sound | {name: value})
+    with pytest.raises(BrokenFile, match=re.escape(told)):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"\x80\x81 no text", b"[]", b"{}", None], ids=str)
 def test_a_file_that_is_no_record_is_named_in_one_line_without_its_content(tmp_path, content):
     path = tmp_path / "accuracy" / "a-s0-cpu.json"
