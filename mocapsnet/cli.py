@@ -186,12 +186,8 @@ def reproduce(settings: ReproduceSettings, target: str | None) -> None:
     """Train and measure what the paper's tables and figures need, and judge its claims in a report."""
     from mocapsnet.paper.report import write_report
 
-    if settings.verify is not None and target is not None:
-        raise WrongArgument(f"give either what to reproduce or --verify FILE, got {target!r} and --verify")
+    settings.check(target)
     if target == "report":
-        for name in ("only", "seeds"):
-            if (given := getattr(settings, name)) != getattr(ReproduceSettings, name):
-                raise WrongArgument(f"report is of all results and takes no --{name}, got {given!r}")
         print(f"report in {' and '.join(map(str, write_report(settings.results())))}")
         return
     if settings.verify is not None:

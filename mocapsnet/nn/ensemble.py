@@ -36,6 +36,7 @@ class Ensemble(Network):
                 ("images", first.image_shape, model.image_shape),
                 ("classes", first.config["classes"], model.config["classes"]),
                 ("preprocessing", cut_and_normalised(first), cut_and_normalised(model)),
+                ("dtype", *(next(one.parameters()).dtype for one in (first, model))),
             ):
                 if mine != other:
                     raise WrongArgument(f"all models must have the same {name}, got {mine} and {other}")

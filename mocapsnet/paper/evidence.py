@@ -188,18 +188,22 @@ def check_run(run: dict[str, Any]) -> None:
 
 
 def check_recipe(run: dict[str, Any]) -> None:
-    """Refuse a run whose settings are not those of its recipe."""
+    """Refuse a run whose settings, or those of one of its members, are not those of its recipe."""
     told = run.get("trained", run.get("recipe"))
-    if told is None or told.get("members", 1) > 1:
+    if told is None:
         return
-    config = {**run["config"], **run["config"].get("network", {})}
+    # Members have seeds of their own, and the first one's is told.
+    seed = told.get("members", 1) * run["seed"]
     # What a recipe does not name was all images.
-    wanted = {"limit": None, "validation": 0.0, "seed": run["seed"], "model": told["kind"]}
+    wanted = {"limit": None, "validation": 0.0, "seed": seed, "model": told["kind"]}
     wanted |= {name: told[name] for name in ("dataset", "blocks", "routing")}
     wanted |= {**told.get("network", {}), **told.get("training", {})}
-    if wrong := [name for name, value in wanted.items() if config.get(name, value) != value]:
-        name = wrong[0]
-        raise ValueError(f"its recipe says {name} {wanted[name]!r}, it was trained with {config[name]!r}")
+    network = run["config"].get("network", {})
+    for one in network.get("members", [network]):
+        config = {**run["config"], **one}
+        if wrong := [name for name, value in wanted.items() if config.get(name, value) != value]:
+            name = wrong[0]
+            raise ValueError(f"its recipe says {name} {wanted[name]!r}, it was trained with {config[name]!r}")
 
 
 def check_end(run: dict[str, Any]) -> None:

@@ -33,11 +33,11 @@ def figure_1(_: Evidence) -> str:
         parts.append(edge(f"M180 {y + 14}V{y + 34}") if number < 4 else "")
     parts += [
         edge("M150 272C110 285 90 290 90 306"),
-        edge("M210 272C240 282 250 288 250 298"),
+        edge("M210 272C240 282 250 288 250 306"),
         box(90, 322, "length", 90),
-        box(250, 314, "decoder", 120, "box"),
+        box(250, 322, "decoder", 120, "box"),
         edge("M90 336V360"),
-        edge("M250 328V360"),
+        edge("M250 336V360"),
         text(90, 376, "class", "big"),
         text(250, 376, "reconstruction", "big"),
     ]
@@ -132,14 +132,16 @@ def figure_4(evidence: Evidence) -> str:
     parts: list[str] = []
     # Milliseconds of a step are seconds of a thousand.
     units = {
-        "peak_mib": ("memory", "MiB", "MB", 1.0),
-        "seconds": ("seconds", "s per epoch", "s per epoch", STEPS / 1000),
+        "peak_mib": ("memory", "MiB", " MB", 1.0),
+        "seconds": ("seconds", "s per epoch", "", STEPS / 1000),
     }
     for across, (title, what, metric, unit) in enumerate(PANELS[:2]):
         lines = lines_of(evidence, "cifar10", what, metric, unit)
+        # A line that does not begin with one block is above nothing.
         above = {
             model: [(blocks, value - points[0][1]) for blocks, value in points]
             for model, points in lines.items()
+            if points and points[0][0] == 1
         }
         x, (slopes, ours, theirs, scale) = 60 + 420 * across, units[metric]
         parts += chart(x, 40, 340, 190, f"CIFAR-10: {title}, above one block", above)
@@ -148,7 +150,7 @@ def figure_4(evidence: Evidence) -> str:
             # The paper prints one slope for the two networks without momentum.
             paper = STEEPNESS[slopes]["mocapsnet" if model == "mocapsnet" else "others"]
             found = "not run" if fitted is None else f"{scale * fitted:.3f} {ours}"
-            parts += key(x, 272 + 20 * down, {model: f"{NAMES[model]} {found} (paper {paper:g} {theirs})"})
+            parts += key(x, 272 + 20 * down, {model: f"{NAMES[model]} {found} (paper {paper:g}{theirs})"})
     parts.append(text(400, 338, f"blocks of two capsule layers{on_which(evidence, 'cifar10')}", "soft"))
     return svg(860, 348, "Figure 4: how steep memory and time are over depth", parts)
 

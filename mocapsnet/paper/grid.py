@@ -52,10 +52,18 @@ def chosen(tables: Mapping[str, Sequence[Recipe]], what: str, only: str) -> list
         if equals and recipes:
             one_of("the name before = in only", key, known)
     found = [recipe for recipe in recipes if all(fits(recipe, word) for word in words)]
-    if recipes and not found:
+    # One of several that is not there is a slip too, though the others are found.
+    lost = [one for word in words for one in apart(word) if not any(fits(recipe, one) for recipe in recipes)]
+    if recipes and (lost or not found):
         there = "; ".join(f"{name} {', '.join(values(recipes, name))}" for name in FIELDS)
-        raise WrongArgument(f"no recipe of {what} fits only {only!r}; there is {there}")
+        raise WrongArgument(f"no recipe of {what} fits only {[*lost, only][0]!r}; there is {there}")
     return found
+
+
+def apart(word: str) -> list[str]:
+    """What a word of only asks for, one by one: blocks=1,5 is blocks=1 or blocks=5."""
+    key, equals, wanted = word.rpartition("=")
+    return [f"{key}{equals}{value}" for value in wanted.split(",")]
 
 
 def fits(recipe: Recipe, word: str) -> bool:

@@ -12,6 +12,7 @@ from mocapsnet.errors import BrokenFile
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.recipe import Recipe
 from mocapsnet.train.device import pick_device
+from mocapsnet.train.ensemble import member
 from mocapsnet.train.record import commit, hardware, read_run, versions
 
 
@@ -47,15 +48,19 @@ def really_run(task: Task, place: Place) -> Recipe:
 
 
 def write_record(task: Task, place: Place) -> None:
-    """A finished run as one json, its curve in it; checkpoints are no longer needed."""
+    """A finished run as one json, its curve in it and those of members; checkpoints are no longer needed."""
     folder = place.runs / task.name
-    record = {**told(task, place), **read_run(folder)}
+    # The folder of an ensemble tells its first member's seed.
+    record = {**told(task, place), **read_run(folder), "seed": task.seed}
     # Where data lay is nobody's business.
     record["config"].pop("data", None)
     path = place.accuracy / file_name(task, record["hardware"]["device"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = ",\n".join(f"    {json.dumps(row)}" for row in read_curve(folder))
-    writing.write(path, f'{json.dumps(record, indent=2)[:-2]},\n  "curve": [\n{rows}\n  ]\n}}\n'.encode())
+    text = f'{json.dumps(record, indent=2)[:-2]},\n  "curve": {in_lines(read_curve(folder))}'
+    if (count := really_run(task, place).members) > 1:
+        members = (in_lines(read_curve(member(folder, number))) for number in range(count))
+        text += f',\n  "members": [{", ".join(members)}]'
+    writing.write(path, f"{text}\n}}\n".encode())
     for checkpoint in folder.rglob("*.ckpt"):
         checkpoint.unlink()
 
@@ -79,6 +84,12 @@ def told(task: Task, place: Place) -> dict[str, Any]:
 def file_name(task: Task, device: str) -> str:
     """Of a record."""
     return f"{task.name}-{re.sub('[^a-z0-9]+', '-', device.lower())}.json"
+
+
+def in_lines(curve: list[dict[str, float | None]]) -> str:
+    """A curve as json, a line per epoch."""
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in curve)
+    return f"[\n{rows}\n  ]"
 
 
 def read_curve(folder: Path) -> list[dict[str, float | None]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mocapsnet.errors import WrongArgument
 from mocapsnet.ops.arguments import a_folder, at_least, one_of
-from mocapsnet.paper.benches import SMALL
+from mocapsnet.paper.benches import SMALL, Measured
 from mocapsnet.paper.evidence import read
 from mocapsnet.paper.figures import NETWORKS
 from mocapsnet.paper.grid import chosen, distinct, ordered
@@ -22,10 +22,10 @@ from mocapsnet.paper.sweep import Summary, sweep
 from mocapsnet.train.device import pick_device
 from mocapsnet.train.record import hardware
 
-# What is measured, not trained.
-BENCHED = ("table-4", "figure-3", "figure-4", "all")
-WHAT = tuple(dict.fromkeys((*TABLES, *BENCHED, "report")))
 SHAPES = ("mnist", "cifar10", "svhn")
+# What is measured, not trained, and on which shapes.
+BENCHED = {"table-4": SHAPES, "figure-3": SHAPES, "figure-4": ("cifar10",), "all": SHAPES}
+WHAT = tuple(dict.fromkeys((*TABLES, *BENCHED, "report")))
 
 
 class Measurement(NamedTuple):
@@ -41,6 +41,23 @@ class Measurement(NamedTuple):
     def folder(self, results: Path) -> Path:
         """Where its files go."""
         return results / ("memory" if self.what == "memory" else "speed")
+
+    def done(self, rows: Sequence[Measured], wanted: Sequence[int]) -> bool:
+        """Whether rows have all networks at these depths; one with no more than a peak waits for its time."""
+        there = {
+            ("released-" * row.released + row.model, row.blocks)
+            for row in rows
+            if row.seconds is not None or row.kept_mib is not None
+        }
+        return {*product(self.networks, wanted)} <= there
+
+    def words(self, rows: Sequence[Measured], wanted: Sequence[int]) -> list[str]:
+        """Flags for these depths and for those of rows, which are in the file that is written anew."""
+        ours, released = (
+            sorted({*wanted, *(row.blocks for row in rows if row.released == theirs)})
+            for theirs in (False, True)
+        )
+        return [f"--depths={ours}", *(flag.format(depths=released) for flag in self.flags)]
 
 
 BENCHES = (
@@ -81,12 +98,12 @@ def reproduce(settings: ReproduceSettings, what: str | None) -> tuple[Summary, l
     check_kind(place)
     recipes = chosen(TABLES, what, settings.only)
     recipes = distinct(recipes, smoke=True) if settings.smoke else recipes
-    measured = shapes(what, settings.only)
+    measured = benched(what, settings.only)
     if what == "all" and settings.only:
         print("benches are left out, as --only was given; `reproduce table-4` measures them", flush=True)
     # Runs first: what they lack is told at once.
     summary = sweep(ordered(recipes, settings.repeats()), place, settings.jobs, settings.download)
-    failed = measure(place, measured)
+    failed = measure(place, *measured)
     place.results.mkdir(parents=True, exist_ok=True)
     write_report(place.results)
     return summary, failed
@@ -102,39 +119,40 @@ def check_kind(place: Place) -> None:
         )
 
 
-def shapes(what: str, only: str) -> list[str]:
-    """The data sets whose shapes are measured for a table or a figure; only may name some of them."""
+def benched(what: str, only: str) -> tuple[list[str], list[int]]:
+    """The data sets and depths that are measured for a table or a figure; only may name some of them."""
     if what not in BENCHED or (what == "all" and only):
-        return []
-    words = [word.lower().removeprefix("dataset=").split(",") for word in only.split()]
-    found = [name for name in SHAPES if all(name in word for word in words)]
-    if not found:
-        raise WrongArgument(f"only must name data sets of {what}, {', '.join(SHAPES)}, got {only!r}")
-    return found
+        return [], []
+    found = {"dataset": [*BENCHED[what]], "blocks": [*map(str, DEPTHS)]}
+    for word in only.lower().split():
+        name, _, told = word.rpartition("=")
+        there, wanted = found.get(name or "dataset", []), told.split(",")
+        if not {*wanted} <= {*there}:
+            names = f"data sets of {what}, {', '.join(BENCHED[what])}, and blocks=1 to 8"
+            raise WrongArgument(f"only must name {names}, got {only!r}")
+        found[name or "dataset"] = [one for one in there if one in wanted]
+    return found["dataset"], [int(blocks) for blocks in found["blocks"]]
 
 
-def measure(place: Place, datasets: Sequence[str] = SHAPES) -> list[str]:
-    """Bench every network at every depth on these shapes, unless this device did; gives what failed."""
+def measure(place: Place, datasets: Sequence[str] = SHAPES, depths: Sequence[int] = DEPTHS) -> list[str]:
+    """Bench every network at these depths on these shapes, unless this device did; gives what failed."""
     small = [*(f"--{name}={value}" for name, value in SMALL.items()), "--repeats=2"] if place.smoke else []
     machine = hardware(device := pick_device(place.device))
     here = machine["cpu" if device.type == "cpu" else "device"]
-    measured = read(place.results).measured
+    # What another data set lends is not measured.
+    measured = [row for row in read(place.results).measured if not row.like]
     found = [row for row in measured if (row.device, row.smoke) == (here, place.smoke)]
     failed = []
     for dataset, one in product(datasets[:1] if place.smoke else datasets, BENCHES):
-        wanted = [blocks for blocks in one.depths if blocks <= 2 or not place.smoke]
-        there = {
-            ("released-" * row.released + row.model, row.blocks)
-            for row in found
-            if (row.what, row.dataset, row.capsules) == (one.what, dataset, one.capsules)
-        }
-        if dataset not in one.datasets or {*product(one.networks, wanted)} <= there:
+        asked = {min(blocks, 2) if place.smoke else blocks for blocks in depths}
+        wanted = [blocks for blocks in one.depths if blocks in asked]
+        rows = [
+            row for row in found if (row.what, row.dataset, row.capsules) == (one.what, dataset, one.capsules)
+        ]
+        if dataset not in one.datasets or one.done(rows, wanted):
             continue
-        # The same file is written: what else it holds is measured again.
-        depths = sorted({*wanted, *(blocks for _, blocks in there)})
-        flags = [flag.format(depths=wanted) for flag in one.flags]
         folder = one.folder(place.results)
-        words = [f"--dataset={dataset}", f"--depths={depths}", f"--device={place.device}", *small, *flags]
+        words = [f"--dataset={dataset}", *one.words(rows, wanted), f"--device={place.device}", *small]
         folder.mkdir(parents=True, exist_ok=True)
         if bench(one.what, [*words, f"--output={folder}"], folder / f"{one.what}-{dataset}.log"):
             failed.append(f"bench {one.what} of {dataset}")

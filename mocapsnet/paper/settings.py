@@ -4,6 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mocapsnet.errors import WrongArgument
+
+# What has no use for some settings: why, and for which.
+UNREAD = {
+    "report": ("is of all results", ("only", "seeds", "epochs")),
+    "--verify": ("repeats one run", ("only", "seeds")),
+}
+TRAINED = ("trains the epochs of its recipes", ("epochs",))
+
 
 @dataclass(frozen=True)
 class ReproduceSettings:
@@ -36,6 +45,18 @@ class ReproduceSettings:
     note: str = ""
     verify: str | None = None
     epochs: int = 1
+
+    def check(self, target: str | None) -> None:
+        """Refuse what would not be read."""
+        if self.verify is not None and target is not None:
+            raise WrongArgument(
+                f"give either what to reproduce or --verify FILE, got {target!r} and --verify"
+            )
+        what = target or ("reproduce" if self.verify is None else "--verify")
+        why, names = UNREAD.get(what, TRAINED)
+        for name in names:
+            if (given := getattr(self, name)) != getattr(ReproduceSettings, name):
+                raise WrongArgument(f"{what} {why} and takes no --{name}, got {given!r}")
 
     def results(self) -> Path:
         """Where results go."""

@@ -4,6 +4,7 @@ import json
 import re
 import tempfile
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,14 @@ def verify(file: str, data: str, device: str, epochs: int, download: bool = Fals
 
     What differs from then in hardware, versions and commit is printed before anything is trained.
 
-    The run is started with all its epochs, as its schedule may hang on them, and then stopped.
+    The run is started with all its epochs, as its schedule may hang on them, and then stopped. Of an ensemble
+    the first member is.
     """
     at_least("epochs", epochs, 1)
     run = read(file)
     if epochs > len(run["curve"]):
         raise WrongArgument(f"epochs must be <= {len(run['curve'])}, the epochs of {file}, got {epochs}")
     task = Task(recipe_of(run), run["seed"])
-    if task.recipe.members > 1:
-        raise WrongArgument(f"{file} is of an ensemble; only single models are repeated")
     check_data(run, task, file, data, download)
     apart = differences(run, device)
     here = f"differs here: {'; '.join(apart)}" if apart else "the same hardware, versions and commit"
@@ -58,7 +58,8 @@ def verify(file: str, data: str, device: str, epochs: int, download: bool = Fals
     if wrong:
         told = f"{file} does not repeat to {TOLERANCE:g}, or {ACCURACY:g} points of accuracy"
         raise Irreproducible(f"{told}: {'; '.join(wrong)}; {here}")
-    return [*lines, *unlearnt(run, epochs), f"{file} repeats to {TOLERANCE:g}"]
+    whose = "the first member of " if "members" in run else ""
+    return [*lines, *unlearnt(run, epochs), f"{whose}{file} repeats to {TOLERANCE:g}"]
 
 
 def unlearnt(run: dict[str, Any], epochs: int) -> list[str]:
@@ -73,13 +74,16 @@ def unlearnt(run: dict[str, Any], epochs: int) -> list[str]:
 
 
 def read(file: str) -> dict[str, Any]:
-    """A record with a recipe and a curve."""
+    """A record with a recipe and a curve: of an ensemble that of its first member."""
     try:
         run = json.loads(Path(file).read_text())
         if "config" in run and "recipe" not in run:
             raise NoRecord(f"{file} is a `train` run; only records of `mocapsnet reproduce` can be verified")
         if "error" in run or not run["curve"]:
             raise KeyError("curve")
+        if recipe_of(run).members > 1:
+            check_run(run)
+            run = first_member(run)
         _ = [row["epoch"] + row["train_loss"] + 0.0 for row in run["curve"]], run["seed"] + 0
         _ = run["hardware"]["device"], run["commit"], run["versions"].items()
         check_run(run)
@@ -96,7 +100,7 @@ def read(file: str) -> dict[str, Any]:
         ) from error
     except NoRecord:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
         raise NoRecord(
             f"{file} is not the record of a finished run of `mocapsnet reproduce`: {named(error)}"
         ) from error
@@ -106,6 +110,14 @@ def read(file: str) -> dict[str, Any]:
 def recipe_of(run: dict[str, Any]) -> Recipe:
     """What a record says was trained."""
     return Recipe(**run.get("trained", run["recipe"]))
+
+
+def first_member(run: dict[str, Any]) -> dict[str, Any]:
+    """An ensemble's record as if its first member were all of it."""
+    recipe, config, curve = recipe_of(run), run["config"], run["members"][0]
+    alone = {"trained": asdict(replace(recipe, members=1)), "seed": recipe.seeds(run["seed"])[0]}
+    alone |= {"config": config | {"network": config["network"]["members"][0]}}
+    return run | alone | {"curve": curve, "test_accuracy": curve[-1]["test_accuracy"]}
 
 
 def check_data(run: dict[str, Any], task: Task, file: str, data: str, download: bool) -> None:

@@ -64,6 +64,8 @@ def test_members_that_do_not_belong_together_are_refused():
         mc.Ensemble([first, mc.MoCapsNet(**{**SMALL, "classes": 4})])
     with pytest.raises(ValueError, match="the same images"):
         mc.Ensemble([first, mc.MoCapsNet(**{**SMALL, "image_shape": (1, 9, 10)})])
+    with pytest.raises(ValueError, match=r"the same dtype, got torch\.float32 and torch\.float64"):
+        mc.Ensemble([first, deepcopy(first).double()])
     with pytest.raises(ValueError, match="one network or more, got none"):
         mc.Ensemble([])
 

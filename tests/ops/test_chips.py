@@ -20,8 +20,8 @@ A100, RTX4090, B200, RTX5090 = (
     backend.Chip(*told) for told in ((8, 166912), (8, 101376), (10, 232448), (12, 101376))
 )
 CPU = torch.device("cpu")
-# The trunk: with e laid over threads it took 304 bytes and two and a half times the instructions. And ∂w of the
-# primary convolution: with 64 places at a time it took 3,488 bytes on an A100 under Triton 3.6.
+# The trunk: with e laid over threads it took 304 bytes and two and a half times the instructions. And ∂w of
+# the primary convolution: with 64 places at a time it took 3,488 on an A100 under Triton 3.6.
 NEVER_SPILL = {"momentum_layers", "weights"}
 
 

@@ -227,6 +227,30 @@ def test_a_run_that_was_trained_otherwise_than_it_says_is_refused(tmp_path, name
         read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("seed", 3, "its recipe says seed 6, it was trained with 4"),
+        ("config.flip", True, "its recipe says flip False, it was trained with True"),
+        (
+            "config.network",
+            {"members": [{"weight_std": 0.1}, {"weight_std": 0.01}]},
+            "its recipe says weight_std 0.1, it was trained with 0.01",
+        ),
+    ],
+)
+def test_an_ensemble_that_was_trained_otherwise_than_it_says_is_refused(tmp_path, name, value, told):
+    config = {"flip": False, "seed": 4, "seeds": [4, 5], "dataset": "cifar10", "epochs": 60}
+    network = {"members": [{"model": "MoCapsNet", "weight_std": 0.1, "blocks": 1}] * 2}
+    sound = {"seed": 2, "recipe.members": 2, "recipe.training.flip": False}
+    sound |= {"config": {**config, "network": network}}
+    write_run(tmp_path, **sound)
+    assert len(read(tmp_path).runs) == 1
+    write_run(tmp_path, **sound | {name: value})
+    with pytest.raises(BrokenFile, match=re.escape(told)):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"\x80\x81 no text", b"[]", b"{}", None], ids=str)
 def test_a_file_that_is_no_record_is_named_in_one_line_without_its_content(tmp_path, content):
     path = tmp_path / "accuracy" / "a-s0-cpu.json"
@@ -260,12 +284,20 @@ def test_a_folder_that_takes_no_files_is_named_with_its_option(tmp_path, monkeyp
         sweep([Task(TINY, 0)], place)
 
 
-@pytest.mark.parametrize("words", [["--only=cifar10"], ["--seeds=0"], ["--seeds=5"]])
-def test_a_report_is_of_all_results(tmp_path, capsys, words):
-    option, value = words[0].split("=")
-    told = refused(capsys, "report", f"--output={tmp_path}", *words)
-    assert f"report is of all results and takes no {option}, got" in told
-    assert value in told
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("report --only=cifar10", "report is of all results and takes no --only, got 'cifar10'"),
+        ("report --seeds=0", "report is of all results and takes no --seeds, got 0"),
+        ("report --epochs=2", "report is of all results and takes no --epochs, got 2"),
+        ("--verify=x.json --only=cifar10", "--verify repeats one run and takes no --only, got 'cifar10'"),
+        ("--verify=x.json --seeds=1", "--verify repeats one run and takes no --seeds, got 1"),
+        ("table-1 --epochs=2", "table-1 trains the epochs of its recipes and takes no --epochs, got 2"),
+    ],
+)
+def test_a_flag_that_would_not_be_read_is_refused(tmp_path, capsys, words, told):
+    assert told in refused(capsys, *words.split(), f"--output={tmp_path}")
+    assert not [*tmp_path.iterdir()]
 
 
 def write_bench(results: Path, what: str, batch: int, channels: int, network: str = "mocapsnet") -> None:
@@ -399,9 +431,3 @@ def test_words_for_losses_and_numbers_for_words_are_refused(trained, tmp_path, p
     (tmp_path / "run.json").write_text(json.dumps(run))
     with pytest.raises(WrongArgument, match="is not the record of a finished run"):
         verify(str(tmp_path / "run.json"), str(trained / "data"), "cpu", 1)
-
-
-def test_the_report_takes_no_only(tmp_path, capsys):
-    told = refused(capsys, "report", "--only", "nonsense", "--output", tmp_path)
-    assert "report is of all results and takes no --only, got 'nonsense'" in told
-    assert not [*tmp_path.iterdir()]

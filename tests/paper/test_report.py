@@ -332,6 +332,17 @@ def test_figures_are_well_formed_and_say_what_was_not_run(results):
     assert third.count('<path d="M') >= 4
     assert "MoCapsNet 2.000 MiB (paper 3.643 MB)" in fourth
     assert "CapsNet not run (paper 174.2 MB)" in fourth
+    assert "MoCapsNet 0.391 s per epoch (paper 1.882)" in fourth
+
+
+def test_what_blocks_add_is_drawn_above_one_block_only(results):
+    (path,) = (results / "speed").glob("*.csv")
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(row for row in rows if ",1,0.001," not in row)]))
+    write_report(results)
+    third, fourth = ((results / "figures" / f"figure-{number}.svg").read_text() for number in (3, 4))
+    assert third.count(">not run<") == 8
+    assert fourth.count(">not run<") == 2
 
 
 def test_the_committed_report_is_the_one_that_results_give(tmp_path):

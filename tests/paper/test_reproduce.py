@@ -4,12 +4,14 @@ import csv
 import json
 import re
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from mocapsnet.cli import POSITIONALS, main
 from mocapsnet.errors import BrokenFile, WrongArgument
 from mocapsnet.paper import reproduce
+from mocapsnet.paper.evidence import read
 from mocapsnet.paper.recipes import recipe
 from mocapsnet.paper.records import Place
 from mocapsnet.paper.settings import ReproduceSettings
@@ -66,20 +68,62 @@ def test_depths_that_a_file_has_already_are_not_lost(tmp_path, commands, monkeyp
     ]
     head = "variant,blocks,kept_bytes,batch,capsules,routing,dataset,device"
     (tmp_path / "memory" / "memory-network-b128.csv").write_text("\n".join([head, *rows]))
+    for depths, expected in ((reproduce.DEPTHS, "1, 2, 3, 4, 5, 6, 7, 8, 64"), ([5], "1, 5, 64")):
+        commands.clear()
+        reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"), ["cifar10"], depths)
+        (words,) = [words for what, words in commands if what == "memory"]
+        assert f"--depths=[{expected}]" in words
+
+
+def write_steps(results: Path, seconds: str = "0.1") -> None:
+    """Every step of CIFAR-10, but that the released networks' time with 5 blocks is another one, or none."""
+    (results / "speed").mkdir()
+    released = [f"released-{model}" for model in ("rescapsnet", "mocapsnet")]
+    rows = [
+        f"{model},{n},{seconds if (n, model in released) == (5, True) else 0.1},1048576,cifar10,here,32"
+        for model in (*reproduce.NETWORKS, *released)
+        for n in range(1, 9)
+    ]
+    text = ["network,blocks,seconds,peak_bytes,dataset,device,capsules", *rows]
+    (results / "speed" / "step-cifar10.csv").write_text("\n".join(text))
+
+
+@pytest.mark.parametrize("seconds", ["0.1", ""])
+def test_a_step_that_has_no_more_than_a_peak_is_measured_again(tmp_path, commands, monkeypatch, seconds):
+    monkeypatch.setattr(reproduce, "hardware", lambda _: {"cpu": "here", "device": "cpu"})
+    write_steps(tmp_path, seconds)
     reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"), ["cifar10"])
-    (words,) = [words for what, words in commands if what == "memory"]
-    assert "--depths=[1, 2, 3, 4, 5, 6, 7, 8, 64]" in words
+    steps = [words for what, words in commands if what == "step" and "--capsules=64" not in words]
+    assert len(steps) == (not seconds)
 
 
-def test_only_names_the_data_sets_that_are_measured(tmp_path, commands):
+def test_svhn_is_measured_though_cifar10s_figures_stand_for_it_until_then(tmp_path, commands, monkeypatch):
+    monkeypatch.setattr(reproduce, "hardware", lambda _: {"cpu": "here", "device": "cpu"})
+    write_steps(tmp_path)
+    assert {row.dataset for row in read(tmp_path).measured} == {"cifar10", "svhn"}
+    reproduce.measure(Place(tmp_path, tmp_path / "runs", device="cpu"), ["svhn"])
+    assert [what for what, _ in commands] == ["step", "inference", "memory"]
+
+
+def test_only_names_the_data_sets_and_depths_that_are_measured(tmp_path, commands):
     settings = ReproduceSettings(output=str(tmp_path), only="dataset=svhn,mnist", device="cpu")
     reproduce.reproduce(settings, "table-4")
     assert [words[0] for _, words in commands[::3]] == ["--dataset=mnist", "--dataset=svhn"]
-    with pytest.raises(
-        WrongArgument, match="only must name data sets of figure-3, mnist, cifar10, svhn, got 'x'"
-    ):
-        reproduce.reproduce(replace(settings, only="x"), "figure-3")
-    assert reproduce.shapes("all", "stable") == reproduce.shapes("table-1", "") == []
+    commands.clear()
+    reproduce.reproduce(replace(settings, only="cifar10 blocks=1,5"), "figure-3")
+    assert [words[:2] for _, words in commands] == [["--dataset=cifar10", "--depths=[1, 5]"]] * 3
+    assert "--released_depths=[1, 5]" in commands[0][1]
+    names = "data sets of figure-3, mnist, cifar10, svhn, and blocks=1 to 8"
+    for only in ("x", "mnist,x", "blocks=9", "blocks=1,9", "depth=1", "cifar10 mnist"):
+        with pytest.raises(WrongArgument, match=f"only must name {names}, got '{only}'"):
+            reproduce.reproduce(replace(settings, only=only), "figure-3")
+    assert reproduce.benched("all", "stable") == reproduce.benched("table-1", "") == ([], [])
+
+
+@pytest.mark.parametrize("smoke", [True, False])
+def test_figure_4_is_of_cifar10_alone(tmp_path, commands, smoke):
+    reproduce.reproduce(ReproduceSettings(output=str(tmp_path), device="cpu", smoke=smoke), "figure-4")
+    assert {words[0] for _, words in commands} == {"--dataset=cifar10"}
 
 
 def test_the_help_names_everything_that_can_be_reproduced():

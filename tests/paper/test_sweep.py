@@ -200,6 +200,25 @@ def test_members_of_an_ensemble_share_the_work_and_are_joined(tmp_path):
     assert run["test_accuracy"] == json.loads(alone.record(alone.accuracy, task).read_text())["test_accuracy"]
 
 
+def test_an_ensemble_is_verified_by_its_first_member(tmp_path, monkeypatch):
+    place, task = place_in(tmp_path), Task(replace(small("pair", epochs=2), members=2), 1)
+    assert sweep([task], place).finished
+    path = place.record(place.accuracy, task)
+    run = json.loads(path.read_text())
+    assert (run["seed"], run["config"]["seeds"]) == (1, [2, 3])
+    assert [[row["epoch"] for row in curve] for curve in run["members"]] == [[1, 2], [1, 2]]
+    losses = [curve[-1]["train_loss"] for curve in run["members"]]
+    assert run["curve"][0]["train_loss"] == pytest.approx(sum(losses) / 2)
+    *lines, last = verify(str(path), "data", "cpu", 2)
+    assert [line.endswith("0.0e+00 apart") for line in lines[:2]] == [True, True]
+    assert last == f"the first member of {path} repeats to 0.001"
+    monkeypatch.setattr("mocapsnet.paper.verify.repeat", lambda *_: pytest.fail("it was trained"))
+    for members in ([], [[]], [run["members"][0][:1]], 5, None):
+        path.write_text(json.dumps(run | {"members": members}))
+        with pytest.raises(BrokenFile, match="is not the record of a finished run"):
+            verify(str(path), "data", "cpu", 1)
+
+
 def curve_of(task: Task, place: Place) -> list[dict[str, float]]:
     return json.loads(place.record(place.accuracy, task).read_text())["curve"]
 
@@ -400,6 +419,10 @@ def test_only_chooses(only, expected):
             "no recipe of table-2 fits only 'imagenet'; there is .*stable.*; dataset cifar10, cifar100;",
         ),
         ("blocks=77", "no recipe of table-2 fits only 'blocks=77'"),
+        ("cifar10 blocks=1,77", "no recipe of table-2 fits only 'blocks=77'"),
+        ("cifar10,cifar1000 blocks=1", "no recipe of table-2 fits only 'cifar1000'"),
+        ("blocks=1,", "no recipe of table-2 fits only 'blocks='"),
+        ("capsnet blocks=8", "no recipe of table-2 fits only 'capsnet blocks=8'"),
         ("bloks=1", "the name before = in only must be one of .*, got 'bloks'; did you mean 'blocks'"),
         ("'", "only must be words such as"),
     ],
