@@ -130,6 +130,13 @@ def test_second_derivatives_are_the_references(pair, gradient, tiles):
     close(*found, rtol=1e-8)
 
 
+@pytest.mark.parametrize("needed", [False, True])
+def test_one_compiled_graph_holds_rba_with_and_without_gradients(needed):
+    inputs = [x.detach().requires_grad_(needed) for x in leaves((2, 3, 5, 3, 4))]
+    compiled = torch.compile(lambda *inputs: rba.rba(*inputs)[0], backend="aot_eager", fullgraph=True)
+    close([compiled(*inputs)], [rba.rba(*inputs)[0]])
+
+
 TRANSFORMS = {
     "grad": lambda f, u, W: grad(lambda u, W: f(u, W).square().sum(), (0, 1))(u, W),
     "vmap": lambda f, u, W: vmap(f, (0, None))(u.unsqueeze(1), W),
