@@ -13,8 +13,8 @@ IMAGE_VOTES = 16384
 # Bytes of votes that are formed at once: what a core's cache holds, and on an accelerator what is no burden.
 CPU_BYTES = 2 * 2**20
 ACCELERATOR_BYTES = 2**30
-# Input capsules of a CPU's dense matmul.
-DENSE = 64
+# Products that a CPU's dense matmul adds up: more, or one matmul after the other, round worse than votes do.
+DENSE = 256
 
 
 def matrices(W: Tensor) -> Tensor:
@@ -41,11 +41,16 @@ def laid_out(W: Tensor) -> Tensor:
 
 
 def plain_sum(u: Tensor, X: Tensor) -> Tensor:
-    """Σ_i û_{j|i} [B,E·J]: dense matmuls over d and some i, as over all i those of some CPUs round badly."""
-    size = DENSE if u.is_cpu else max(1, len(X))
-    parts = zip(u.split(size, 1), X.split(size), strict=True)
-    first, *rest = (u_i.flatten(1) @ X_i.flatten(0, 1) for u_i, X_i in parts)
-    return torch.stack([first, *rest]).sum(0) if rest else first
+    """Σ_i û_{j|i} [B,E·J]: one dense matmul over d and i, on a CPU many over d and some i in one batch."""
+    if not u.is_cpu:
+        return u.flatten(1) @ X.flatten(0, 1)
+    size = min(len(X), max(1, DENSE // u.shape[2]))
+    count, rest = divmod(len(X), size)
+    u_some, u_rest = u.split((len(X) - rest, rest), 1)
+    X_some, X_rest = X.split((len(X) - rest, rest))
+    rows = u_some.unflatten(1, (count, size)).flatten(2).transpose(0, 1)
+    total = torch.bmm(rows, X_some.unflatten(0, (count, size)).flatten(1, 2)).sum(0)
+    return total + u_rest.flatten(1) @ X_rest.flatten(0, 1) if rest else total
 
 
 def tile(u: Tensor, X: Tensor, dtype: torch.dtype) -> int:

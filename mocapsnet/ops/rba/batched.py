@@ -83,9 +83,12 @@ class Last(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    def forward(
+        u: Tensor, W: Tensor, bias: Tensor | None, iterations: int, leaky: bool, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         """s [B,E,J] and c [I,B,J]."""
-        return route(*arguments)
+        # torch.compile takes the first of *arguments for a context.
+        return route(u, W, bias, iterations, leaky, dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
