@@ -95,6 +95,12 @@ def test_the_stem_takes_the_first_tiles_that_fit(chip, kernel_size, monkeypatch)
     assert chosen == (1 if kernel_size == 9 and chip in (RTX4090, RTX5090) else 0)
 
 
+@pytest.mark.parametrize(("chip", "turns"), [(backend.H200, 2), (B200, 1), (A100, 3), (RTX5090, 3)])
+def test_the_gradient_of_the_stem_loads_ahead_where_triton_can(chip, turns, monkeypatch):
+    monkeypatch.setattr(backend, "H200", chip)
+    assert stem.turns(CPU) == turns
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(8, 8, 32), (8, 16, 100), (32, 32, 32), (1, 1, 10), (64, 64, 17)], ids=str)
 def test_the_way_back_of_many_capsules_stays_within_a_chip(sizes, dtype):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from importlib import metadata
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def test_run_json_says_what_was_run_and_how_it_ended(run, digits):
     assert told["seed"] == 0
     assert told["seconds"] > 0
     assert told["versions"].keys() >= {"python", "torch", "mocapsnet"}
-    assert told["versions"]["torch"] == torch.__version__
+    assert told["versions"]["torch"] == metadata.version("torch")
     assert told["hardware"]["device"] == "cpu"
     assert told["commit"] == commit()
 
