@@ -98,7 +98,7 @@ class MomentumSequence(nn.Module):
             raise WrongArgument(f"velocity must have x's shape {tuple(x.shape)}, got {tuple(velocity.shape)}")
         # A velocity may come from a stage that computes in another dtype.
         velocity = None if velocity is None else velocity.to(x.dtype)
-        stored = self.memory == "store" or not torch.is_grad_enabled() or not self.layers
+        stored = self.memory == "store" or not torch.is_grad_enabled() or len(self.layers) == 0
         walk: Walk = self.plain if stored else self.taped
         if not torch.compiler.is_compiling():
             walk = self.fused(x, bool(args or kwargs)) or walk
@@ -130,7 +130,7 @@ class MomentumSequence(nn.Module):
     def plain(self, x: Tensor, velocity: Tensor | None, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sequence as it is written; autograd keeps what it likes."""
         velocity = torch.zeros_like(x) if velocity is None else velocity
-        if not self.layers:
+        if len(self.layers) == 0:
             return x, velocity
         arithmetic = self.make_arithmetic(x)
         state = arithmetic.begin(x, velocity)
@@ -144,12 +144,13 @@ class MomentumSequence(nn.Module):
         # A compiled network comes here without having asked.
         if (faster := self.fused(x, bool(args or kwargs))) is not None:
             return faster(x, velocity, args, kwargs)
+        reverse = self.memory == "reverse"
         # torch.func's transforms have no hooks on saved tensors, and tensors without data nothing to keep.
-        if traced(x):
+        # The checkpoint of torch 2.11 passes no tangents on, which a reversed sequence does not ask of it.
+        if traced(x) or (forward_ad._current_level >= 0 and not reverse):
             return self.plain(x, velocity, args, kwargs)
         velocity = torch.zeros_like(x) if velocity is None else velocity
         arithmetic = self.make_arithmetic(x)
-        reverse = self.memory == "reverse"
         tape = Tape(list(self.layers), arithmetic, args, kwargs, reverse, self.check is not None)
         state = arithmetic.begin(x, velocity)
         for n in range(len(self.layers)):
