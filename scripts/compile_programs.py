@@ -134,7 +134,10 @@ def compiling(capability: int) -> Iterator[Compiler]:
 def primary() -> None:
     """The two convolutions, which are made for bfloat16 alone."""
     images, w, bias = torch.empty(BATCH, 3, 32, 32), torch.empty(256, 3, 9, 9), torch.empty(256)
-    features = stem.stem(images, w.requires_grad_(), bias.requires_grad_(), torch.bfloat16)
+    if stem.suits(images, w, torch.bfloat16):
+        features = stem.stem(images, w.requires_grad_(), bias.requires_grad_(), torch.bfloat16)
+    else:
+        features = torch.empty(BATCH, 256, 24, 24, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.empty(256, 256, 9, 9, requires_grad=True)
     conv.conv(features, weight, bias, 2).sum().backward()
 

@@ -95,10 +95,15 @@ def test_the_stem_takes_the_first_tiles_that_fit(chip, kernel_size, monkeypatch)
     assert chosen == (1 if kernel_size == 9 and chip in (RTX4090, RTX5090) else 0)
 
 
-@pytest.mark.parametrize(("chip", "turns"), [(backend.H200, 2), (B200, 1), (A100, 3), (RTX5090, 3)])
-def test_the_gradient_of_the_stem_loads_ahead_where_triton_can(chip, turns, monkeypatch):
-    monkeypatch.setattr(backend, "H200", chip)
-    assert stem.turns(CPU) == turns
+def test_a_gpu_for_which_triton_fails_at_the_stem_gets_no_program(monkeypatch):
+    images, w = torch.zeros(2, 3, 32, 32), torch.zeros(256, 3, 9, 9)
+    monkeypatch.setattr(backend, "H200", B200)
+    for fails, found in (({10}, None), (set(), stem)):
+        monkeypatch.setattr(stem, "FAILS", fails)
+        assert backend.stem(images, w, torch.bfloat16) is found
+    monkeypatch.setattr(stem, "FAILS", {10})
+    monkeypatch.setattr(backend, "H200", A100)
+    assert backend.stem(images, w, torch.bfloat16) is stem
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from mocapsnet.ops.backend import chip, on_its_gpu
@@ -18,6 +19,8 @@ FORTH = (
 )
 # And back, where two programs share a multiprocessor, with room for so many turns.
 BACK, TURNS = {"BM": 64, "BN": 64, "num_warps": 4}, 2
+# Generations of GPUs for which Triton cannot compile the way back: 3.6 ends with an assertion for a B200.
+FAILS = {10} if triton.__version__.startswith("3.6.") else set()
 # The most numbers of a patch: sums for so many of each channel stay in registers.
 LONGEST = 320
 
@@ -27,6 +30,7 @@ def suits(images: Tensor, w: Tensor, dtype: torch.dtype) -> bool:
     (B, _, H, W), sizes = images.shape, sizes_of(w)
     short = sizes["K"] > 1 and (sizes["MANY"] + sizes["FEW"]) * sizes["P"] <= LONGEST
     made_for = len(w) in (64, 128, 256) and short and dtype == torch.bfloat16
+    made_for = made_for and chip(images.device).major not in FAILS
     # Their places are counted in 32 bits.
     return made_for and 0 < B * H * W * sizes["P"] < 2**31 and not images.requires_grad
 
@@ -77,7 +81,7 @@ def stem_backward(dx: Tensor, rows: Tensor, x: Tensor, w: Tensor) -> Tensor:
     (steps, dw), how = parts(x, w), tile(w, BACK)
     kernels.stem_backward[(len(dw), len(w) // how["BN"])](
         rows, x, dx.contiguous(memory_format=LAST), dw, x[:, 0].numel(), steps * how["BM"],
-        **sizes(w, x), **how, num_stages=turns(x.device),
+        **sizes(w, x), **how, num_stages=TURNS + chip(x.device).unread,
     )  # fmt: skip
     return dw
 
@@ -94,12 +98,6 @@ def forth(w: Tensor, device: torch.device) -> dict[str, int]:
     rows, columns, turns = most["BM"], min(most["BN"], len(w)), most["num_stages"] - here.unread
     patch = 2 * (known["MANY"] + known["FEW"]) * known["P"]
     return FORTH[patch * (columns + turns * rows) + 2 * rows * columns > here.memory]
-
-
-def turns(device: torch.device) -> int:
-    """Turns of the way back on their way at a time; Triton 3.6 fails at more than one on a B200."""
-    here = chip(device)
-    return 1 if here.major == 10 else TURNS + here.unread
 
 
 def tile(w: Tensor, most: dict[str, int]) -> dict[str, int]:
