@@ -153,15 +153,16 @@ def goals() -> str:
     epochs = [row for row in rows("epoch-cifar10-b128*") if row["network"] == "mocapsnet"]
     (last,) = (row for row in epochs if row["epoch"] == row["epochs"] == "60")
     add("60 epochs of CIFAR-10 with evaluation", 35, float(last["total_seconds"]), " s", 1, last)
-    most = max(int(row["seeds"]) for row in epochs)
-    there: dict[str, dict[str, str]] = {}
+    # Of several ways to train, the one of which most runs came there.
+    ways: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
     for row in epochs:
-        if int(row["seeds"]) == most and float(row["test_accuracy"]) >= 0.7546:
-            there.setdefault(row["seed"], row)
-    first = next(iter(there.values()))
+        if float(row["test_accuracy"]) >= 0.7546:
+            way = tuple(row[name] for name in ("seeds", "epochs", "decay"))
+            ways.setdefault(way, {}).setdefault(row["seed"], row)
+    (most, planned, decay), there = max(ways.items(), key=lambda found: len(found[1]))
     mean = sum(float(row["total_seconds"]) for row in there.values()) / len(there)
-    name = f"time to 75.46 % on CIFAR-10, mean of {len(there)} of {most} runs, {first['epochs']} epochs"
-    add(f"{name} at a decay of {first['decay']}", 10, mean, " s", most, first)
+    name = f"time to 75.46 % on CIFAR-10, mean of {len(there)} of {most} runs, {planned} epochs"
+    add(f"{name} at a decay of {decay}", 10, mean, " s", int(most), next(iter(there.values())))
     return "\n".join(lines) + "\n"
 
 

@@ -71,8 +71,12 @@ class Recipe:
 
     def fit_member(self, dataset: Dataset, seed: int, number: int, output: Path, **where: Any) -> Run:
         """Train one member of an ensemble, which fit will find in its folder."""
-        one = replace(self, members=1)
-        return one.fit(dataset, self.seeds(seed)[number], output=member(output, number), **where)
+        return self.one().fit(dataset, self.seeds(seed)[number], output=member(output, number), **where)
+
+    def one(self) -> "Recipe":
+        """That of a member of an ensemble."""
+        name, model = (told.replace("-ensemble", "") for told in (self.name, self.model))
+        return replace(self, name=name, model=model, members=1)
 
     def smoke(self) -> "Recipe":
         """The same path in seconds: a small network, one epoch of few embedded digits."""

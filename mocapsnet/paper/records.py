@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from mocapsnet import writing
 from mocapsnet.errors import BrokenFile
 from mocapsnet.paper.grid import Task
+from mocapsnet.paper.plan import PLANNED
 from mocapsnet.paper.recipe import Recipe
 from mocapsnet.train.device import pick_device
 from mocapsnet.train.ensemble import member
@@ -47,9 +49,22 @@ def really_run(task: Task, place: Place) -> Recipe:
     return task.recipe.smoke() if place.smoke else task.recipe
 
 
-def write_record(task: Task, place: Place) -> None:
-    """A finished run as one json, its curve in it and those of members; checkpoints are no longer needed."""
-    folder = place.runs / task.name
+def write_records(task: Task, place: Place) -> None:
+    """A finished run's record, and those of an ensemble's members that are runs of a recipe of their own."""
+    folder, ran = place.runs / task.name, really_run(task, place)
+    members = [member(folder, number) for number in range(ran.members)] if ran.members > 1 else []
+    write_record(task, place, folder, members)
+    for seed, part in zip(ran.seeds(task.seed), members, strict=False):
+        alone = Task(task.recipe.one(), seed)
+        if PLANNED.get(alone.recipe.name) == alone.recipe and not place.record(place.accuracy, alone):
+            write_record(alone, place, part)
+    # They are no longer needed.
+    for checkpoint in folder.rglob("*.ckpt"):
+        checkpoint.unlink()
+
+
+def write_record(task: Task, place: Place, folder: Path, members: Sequence[Path] = ()) -> None:
+    """The run that lies in a folder as one json, its curve in it and those of members."""
     # The folder of an ensemble tells its first member's seed.
     record = {**told(task, place), **read_run(folder), "seed": task.seed}
     # Where data lay is nobody's business.
@@ -57,12 +72,9 @@ def write_record(task: Task, place: Place) -> None:
     path = place.accuracy / file_name(task, record["hardware"]["device"])
     path.parent.mkdir(parents=True, exist_ok=True)
     text = f'{json.dumps(record, indent=2)[:-2]},\n  "curve": {in_lines(read_curve(folder))}'
-    if (count := really_run(task, place).members) > 1:
-        members = (in_lines(read_curve(member(folder, number))) for number in range(count))
-        text += f',\n  "members": [{", ".join(members)}]'
+    if members:
+        text += f',\n  "members": [{", ".join(in_lines(read_curve(part)) for part in members)}]'
     writing.write(path, f"{text}\n}}\n".encode())
-    for checkpoint in folder.rglob("*.ckpt"):
-        checkpoint.unlink()
 
 
 def write_failure(task: Task, place: Place, error: str) -> None:

@@ -17,7 +17,7 @@ from mocapsnet.errors import Busy, Interrupted
 from mocapsnet.paper.evidence import diverged
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.records import Place, failure, outdated, really_run, write_failure, write_record
+from mocapsnet.paper.records import Place, failure, outdated, really_run, write_failure, write_records
 from mocapsnet.train.device import pick_device
 from mocapsnet.train.malloc import keep_freed_memory
 from mocapsnet.train.signals import raised
@@ -209,7 +209,7 @@ def run(task: Task, place: Place, member: int | None = None) -> None:
                 recipe.fit_member(images, task.seed, member, folder, device=place.device)
                 return
             recipe.fit(images, task.seed, device=place.device, output=folder)
-        write_record(task, place)
+        write_records(task, place)
     except Busy:
         return
     # Whatever it is, the next run may be sound.

@@ -7,15 +7,16 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from mocapsnet.errors import BrokenFile, Busy, CannotRun, Irreproducible, WrongArgument
 from mocapsnet.paper import sweep as sweeping
+from mocapsnet.paper.evidence import read
 from mocapsnet.paper.grid import Task, chosen, ordered
-from mocapsnet.paper.plan import TABLES
+from mocapsnet.paper.plan import PLANNED, TABLES
 from mocapsnet.paper.progress import Progress
 from mocapsnet.paper.recipe import Recipe, changed
 from mocapsnet.paper.recipes import recipe
@@ -221,6 +222,25 @@ def test_an_ensemble_is_verified_by_its_first_member(tmp_path, monkeypatch):
 
 def curve_of(task: Task, place: Place) -> list[dict[str, float]]:
     return json.loads(place.record(place.accuracy, task).read_text())["curve"]
+
+
+def test_a_member_that_is_a_run_of_another_recipe_counts_there_too(tmp_path, monkeypatch):
+    place, one = place_in(tmp_path), small("pair")
+    ensemble = replace(one, name="pair-ensemble", model="mocapsnet-ensemble", members=2)
+    assert sweep([Task(ensemble, 0)], place).finished
+    assert [path.name for path in place.accuracy.iterdir()] == ["pair-ensemble-s0-cpu.json"]
+    monkeypatch.setitem(PLANNED, "pair", one)
+    assert sweep([Task(ensemble, 1)], place).finished
+    found = {seed: place.record(place.accuracy, Task(one, seed)) for seed in range(4)}
+    assert [seed for seed, path in found.items() if path] == [2, 3]
+    together = json.loads(place.record(place.accuracy, Task(ensemble, 1)).read_text())
+    for seed, curve in zip((2, 3), together["members"], strict=True):
+        run = json.loads(found[seed].read_text())
+        assert (run["seed"], run["config"]["seed"], run["curve"]) == (seed, seed, curve)
+        assert run["recipe"] == json.loads(json.dumps(asdict(one)))
+        assert run["test_accuracy"] == curve[-1]["test_accuracy"]
+    assert [run.model for run in read(place.results).runs] == ["mocapsnet-ensemble"] * 2 + ["mocapsnet"] * 2
+    assert sweep([Task(one, 2)], place).before == [Task(one, 2)]
 
 
 def test_a_member_that_fails_fails_its_ensemble_once(tmp_path):
