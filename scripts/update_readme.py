@@ -134,7 +134,7 @@ def goals() -> str:
     def add(name: str, goal: float, measured: float, unit: str, runs: int, row: dict[str, str]) -> None:
         missed = f"{100 * (measured / goal - 1):.0f} %" if measured > goal else "met"
         # A row may say that its peak is of another commit.
-        other = re.match("peak of ([0-9a-f]+)", row.get("note", "")) if unit == " MiB" else None
+        other = re.search("peak of ([0-9a-f]+)", row.get("note", "")) if unit == " MiB" else None
         commit = other[1] if other else row["commit"][:7]
         cells = f"{goal:g}{unit} | {measured:.3g}{unit} | {missed} | {runs} | {commit}"
         lines.append(f"| {name} | {cells} |")

@@ -159,13 +159,13 @@ def whole(rows: Iterable[Measured]) -> list[Measured]:
 
 
 def alike(rows: Iterable[Measured]) -> Iterable[Measured]:
-    """These rows, and again as those of a data set that was not measured but is like theirs."""
+    """These rows, and again as those of a data set whose networks were not measured but are like theirs."""
     rows = [*rows]
-    there = {(row.what, row.dataset) for row in rows}
+    there = {(row.what, row.dataset, row.released) for row in rows}
     yield from rows
     for dataset, other in ALIKE.items():
         for row in rows:
-            if row.dataset == other and (row.what, dataset) not in there:
+            if row.dataset == other and (row.what, dataset, row.released) not in there:
                 yield row._replace(dataset=dataset, like=other)
 
 

@@ -114,6 +114,9 @@ def test_svhn_has_cifar10s_figures_until_it_has_its_own(results):
     assert "| SVHN | MoCapsNet | ours, peak MiB (H200) | 800 | 904 |" in page
     assert "measured on CIFAR-10" not in page
     assert "| CIFAR-10 | MoCapsNet | ours, peak MiB (H200) | 902 | 904 |" in page
+    # The released networks are others, which SVHN still has not.
+    (results / "speed" / "step-released.csv").write_text(path.read_text().replace("mocaps", "released-mocaps"))
+    assert "| 904 MiB allocated; measured on CIFAR-10 | ours: 904 MiB" in write_report(results)[0].read_text()
 
 
 def test_a_measurement_fills_one_cell_however_often_it_stands_there(results):
