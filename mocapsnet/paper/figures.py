@@ -108,10 +108,15 @@ def on_which(evidence: Evidence, *datasets: str) -> str:
 
 
 def repeated(evidence: Evidence) -> str:
-    """The data sets whose panels are another's, which is like them."""
-    rows = [row for row in evidence.measured if row.like and row.model in NETWORKS]
-    pairs = dict.fromkeys((NAMES[row.dataset], NAMES[row.like]) for row in rows)
-    return "".join(f"; {name}'s panels repeat {other}'s" for name, other in pairs)
+    """The panels of a data set that are another's, which is like it."""
+    lent = [row for row in evidence.measured if row.like and not row.released and row.model in NETWORKS]
+    told = ""
+    for pair in dict.fromkeys((row.dataset, row.like) for row in lent):
+        benches = {row.what for row in lent if (row.dataset, row.like) == pair}
+        titles = [title.partition(",")[0] for title, what, _, _ in PANELS if what in benches]
+        name, other = (NAMES[dataset] for dataset in pair)
+        told += f"; of {name}, {', '.join(titles)} repeat{'s' * (len(titles) == 1)} {other}'s"
+    return told
 
 
 def figure_3(evidence: Evidence) -> str:
