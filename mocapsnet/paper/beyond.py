@@ -80,7 +80,11 @@ def not_in_the_paper(evidence: Evidence) -> Table:
         for (which, change), found in asked(evidence).items()
     ]
     title = "Not in the paper's tables: test accuracy in percent"
-    note = "Systems, routings and depths that the paper mentions without a table, or a reader may ask for."
+    note = (
+        "Systems, routings and depths that the paper mentions without a table, or a reader may ask for. The "
+        "seconds of an ensemble are those of all its members, which are runs of their own where a recipe has "
+        "them alone."
+    )
     return Table("Beyond", title, note, [*HEAD, "optimizer", "routing", *COLUMNS], rows)
 
 

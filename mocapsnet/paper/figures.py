@@ -115,7 +115,7 @@ def repeated(evidence: Evidence) -> str:
         benches = {row.what for row in lent if (row.dataset, row.like) == pair}
         titles = [title.partition(",")[0] for title, what, _, _ in PANELS if what in benches]
         name, other = (NAMES[dataset] for dataset in pair)
-        told += f"; of {name}, {', '.join(titles)} repeat{'s' * (len(titles) == 1)} {other}'s"
+        told += f"; measured on {other} for {name} too: {', '.join(titles)}"
     return told
 
 
@@ -170,7 +170,8 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], str]]] = {
     "figure-3": (
         "Peak allocated memory, time of a training step and of an inference, and the bytes that wait for the "
         "backward pass, against depth; no axis starts at zero. SVHN's images have CIFAR-10's shape and "
-        "classes: where it was not measured itself, its panels repeat CIFAR-10's.",
+        "classes: where it was not measured itself, its panels repeat CIFAR-10's. Points of one line may "
+        "be of several commits, which docs/performance.md lists.",
         figure_3,
     ),
     "figure-4": (

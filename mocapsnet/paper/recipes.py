@@ -141,8 +141,8 @@ def best(dataset: str, model: str, blocks: int = 1, routing: str = "rba", optimi
     """`stable` with the free ingredients, longer and without reconstruction; a few were tried; tested once.
 
     Command: mocapsnet reproduce best
-    Hardware: one H200, 10 minutes where up to eleven share it; expected with one block: CIFAR-10 84.4 %
-    (n 7), CIFAR-100 54.1 %, SVHN 95.4 %, MNIST 99.5 % (n 1 each).
+    Hardware: one H200, 7 to 10 minutes where up to eleven share it, CIFAR-10 11 where up to sixteen do;
+    expected with one block: CIFAR-10 84.4 % (n 7), CIFAR-100 54.1 %, SVHN 95.4 %, MNIST 99.5 % (n 1 each).
     """
     base = stable(dataset, model, blocks, routing, optimizer)
     free: dict[str, Any] = {"ema": 0.999, "reconstruction_weight": 0.0, "test": "end"}
@@ -216,7 +216,7 @@ def best_ensemble() -> Recipe:
     """Seven models of `best` on CIFAR-10, whose lengths are summed.
 
     Command: mocapsnet reproduce best --only "ensemble" --jobs 7
-    Hardware: one H200, 15 minutes where seven more runs share it; expected: 86.7 % (n 1).
+    Hardware: one H200, 12 minutes where up to sixteen runs share it; expected: 86.7 % (n 1).
     """
     one = best("cifar10", "mocapsnet")
     name = one.name.replace("mocapsnet", "mocapsnet-ensemble")

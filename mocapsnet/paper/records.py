@@ -10,6 +10,7 @@ from typing import Any
 
 from mocapsnet import writing
 from mocapsnet.errors import BrokenFile
+from mocapsnet.paper.evidence import diverged
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.plan import PLANNED
 from mocapsnet.paper.recipe import Recipe
@@ -56,7 +57,8 @@ def write_records(task: Task, place: Place) -> None:
     write_record(task, place, folder, members)
     for seed, part in zip(ran.seeds(task.seed), members, strict=False):
         alone = Task(task.recipe.one(), seed)
-        if PLANNED.get(alone.recipe.name) == alone.recipe and not place.record(place.accuracy, alone):
+        if PLANNED.get(alone.recipe.name) == alone.recipe and not ended(alone, place):
+            forget(alone, place)
             write_record(alone, place, part)
     # They are no longer needed.
     for checkpoint in folder.rglob("*.ckpt"):
@@ -124,6 +126,19 @@ def failure(task: Task, place: Place) -> str:
     """The error of a task that failed, nothing where it did not."""
     record = place.record(place.failed, task)
     return str(json.loads(record.read_text())["error"]) if record else ""
+
+
+def ended(task: Task, place: Place) -> bool:
+    """Whether a task has a record: it finished, or its numbers were none."""
+    return place.record(place.accuracy, task) is not None or diverged(failure(task, place))
+
+
+def forget(task: Task, place: Place) -> None:
+    """Delete the record of a failure before another try; what another sweep has ended meanwhile stays."""
+    if ended(task, place):
+        return
+    for old in place.failed.glob(f"{task.name}-*.json"):
+        old.unlink()
 
 
 def outdated(task: Task, place: Place) -> bool:

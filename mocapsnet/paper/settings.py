@@ -8,8 +8,8 @@ from mocapsnet.errors import WrongArgument
 
 # What has no use for some settings: why, and for which.
 UNREAD = {
-    "report": ("is of all results", ("only", "seeds", "epochs")),
-    "--verify": ("repeats one run", ("only", "seeds")),
+    "report": ("is of all results", ("only", "seeds", "epochs", "jobs", "runs", "note")),
+    "--verify": ("repeats one run", ("only", "seeds", "smoke", "jobs", "output", "runs", "note")),
 }
 TRAINED = ("trains the epochs of its recipes", ("epochs",))
 

@@ -17,7 +17,16 @@ from mocapsnet.errors import Busy, Interrupted
 from mocapsnet.paper.evidence import diverged
 from mocapsnet.paper.grid import Task
 from mocapsnet.paper.progress import Progress
-from mocapsnet.paper.records import Place, failure, outdated, really_run, write_failure, write_records
+from mocapsnet.paper.records import (
+    Place,
+    ended,
+    failure,
+    forget,
+    outdated,
+    really_run,
+    write_failure,
+    write_records,
+)
 from mocapsnet.train.device import pick_device
 from mocapsnet.train.malloc import keep_freed_memory
 from mocapsnet.train.signals import raised
@@ -80,11 +89,6 @@ def sweep(tasks: Sequence[Task], place: Place, jobs: int = 1, download: bool = F
                 told = "is running elsewhere"
             progress.finish(task, told)
     return summary
-
-
-def ended(task: Task, place: Place) -> bool:
-    """Whether a task has a record: it finished, or its numbers were none."""
-    return place.record(place.accuracy, task) is not None or diverged(failure(task, place))
 
 
 def in_turn(
@@ -184,14 +188,6 @@ def end_with_parent() -> None:
         os.kill(me, signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def forget(task: Task, place: Place) -> None:
-    """Delete the record of a failure before another try; what another sweep has ended meanwhile stays."""
-    if ended(task, place):
-        return
-    for old in place.failed.glob(f"{task.name}-*.json"):
-        old.unlink()
 
 
 def run(task: Task, place: Place, member: int | None = None) -> None:

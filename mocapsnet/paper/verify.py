@@ -4,7 +4,7 @@ import json
 import re
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def recipe_of(run: dict[str, Any]) -> Recipe:
 def first_member(run: dict[str, Any]) -> dict[str, Any]:
     """An ensemble's record as if its first member were all of it."""
     recipe, config, curve = recipe_of(run), run["config"], run["members"][0]
-    alone = {"trained": asdict(replace(recipe, members=1)), "seed": recipe.seeds(run["seed"])[0]}
+    alone = {"trained": asdict(recipe.one()), "seed": recipe.seeds(run["seed"])[0]}
     alone |= {"config": config | {"network": config["network"]["members"][0]}}
     return run | alone | {"curve": curve, "test_accuracy": curve[-1]["test_accuracy"]}
 

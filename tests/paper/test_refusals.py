@@ -292,6 +292,8 @@ def test_a_folder_that_takes_no_files_is_named_with_its_option(tmp_path, monkeyp
         ("report --epochs=2", "report is of all results and takes no --epochs, got 2"),
         ("--verify=x.json --only=cifar10", "--verify repeats one run and takes no --only, got 'cifar10'"),
         ("--verify=x.json --seeds=1", "--verify repeats one run and takes no --seeds, got 1"),
+        ("--verify=x.json --jobs=2", "--verify repeats one run and takes no --jobs, got 2"),
+        ("report --note=words", "report is of all results and takes no --note, got 'words'"),
         ("table-1 --epochs=2", "table-1 trains the epochs of its recipes and takes no --epochs, got 2"),
     ],
 )

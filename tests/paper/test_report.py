@@ -164,14 +164,14 @@ def test_figures_say_what_was_measured_on(results):
             in (results / "figures" / f"{name}.svg").read_text()
         )
     figure = results / "figures" / "figure-3.svg"
-    assert "; of SVHN, memory, training step repeat CIFAR-10&#x27;s<" in figure.read_text()
+    assert "; measured on CIFAR-10 for SVHN too: memory, training step<" in figure.read_text()
     (path,) = (results / "speed").glob("*.csv")
     (results / "speed" / "step-svhn.csv").write_text(path.read_text().replace("cifar10", "svhn"))
     write_report(results)
-    assert "repeat" not in figure.read_text()
+    assert "for SVHN too" not in figure.read_text()
     (results / "speed" / "inference.csv").write_text(path.read_text())
     write_report(results)
-    assert "; of SVHN, inference of a batch repeats CIFAR-10&#x27;s<" in figure.read_text()
+    assert "; measured on CIFAR-10 for SVHN too: inference of a batch<" in figure.read_text()
 
 
 def test_what_waits_for_the_backward_pass_stands_under_the_peak(results):

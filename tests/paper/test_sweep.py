@@ -243,6 +243,19 @@ def test_a_member_that_is_a_run_of_another_recipe_counts_there_too(tmp_path, mon
     assert sweep([Task(one, 2)], place).before == [Task(one, 2)]
 
 
+def test_a_member_replaces_a_crash_but_not_a_run_that_diverged(tmp_path, monkeypatch):
+    place, one = place_in(tmp_path), small("pair")
+    monkeypatch.setitem(PLANNED, "pair", one)
+    write_failure(Task(one, 0), place, "RuntimeError: out of memory")
+    write_failure(Task(one, 1), place, "NotFinite: the loss")
+    assert sweep([Task(replace(one, name="pair-ensemble", members=2), 0)], place).finished
+    assert [run.file for run in read(place.results).runs] == [
+        "accuracy/pair-ensemble-s0-cpu.json",
+        "accuracy/pair-s0-cpu.json",
+        "accuracy/failed/pair-s1-cpu.json",
+    ]
+
+
 def test_a_member_that_fails_fails_its_ensemble_once(tmp_path):
     place, task = place_in(tmp_path), Task(replace(small("broken", kernel_size=99), members=2), 0)
     for part in sweeping.parts(task, place):
