@@ -30,6 +30,10 @@ def em(
     gradient: str = "all",
 ) -> Tensor:
     """What reference.em gives: capsules v [B,J,E]."""
+    if bias is not None:
+        # Zeros where it is finite: programs add it to means alone, and what is not finite spoils costs too.
+        spoilt = (bias - bias).detach().sum(1, dtype=torch.float32)
+        beta_a = spoilt if beta_a is None else beta_a + spoilt
     # Triton's interpreter has no bfloat16 to trust.
     rounded = order.rounds(u)
     v: Tensor = route(u, W, bias, beta_a, beta_u, iterations, gradient == "all", rounded)[0]
