@@ -170,7 +170,8 @@ def unroute(
     added = ours[None] if splits == 1 else ours.new_empty((splits, I, D, E, J))
     kernels.capsule_backward[(groups, splits, -(-E // chunk))](
         u, W, v, far, ds, stats, shifts, mean, du, added, B, I, -(-B // splits), factor, 1 / J, D=D, **sizes,
-        EC=chunk, IB=rows, FIRST=max(first - 1, 0), LAST=before, EVERY=first == 0, num_warps=warps,
+        EC=chunk, IB=rows, FIRST=max(first - 1, 0), LAST=before, EVERY=first == 0,
+        ANEW=not (rounded or one_image(I, J, E)), num_warps=warps,
     )  # fmt: skip
     if splits > 1:
         torch.sum(added, 0, out=ours)

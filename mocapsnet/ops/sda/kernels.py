@@ -222,9 +222,13 @@ def capsule_backward(
     u, W, v, far, ds, stats, shifts, mean, du, dW,
     B, I, size, pull, share,  # noqa: E741
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EC: tl.constexpr, IB: tl.constexpr, JP: tl.constexpr,
-    FIRST: tl.constexpr, LAST: tl.constexpr, EVERY: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, EVERY: tl.constexpr, ANEW: tl.constexpr,
 ):  # fmt: skip
-    """∂u_i, and ∂W_i summed over `size` images, of some i; of each ∂W_ij, EC rows."""
+    """∂u_i, and ∂W_i summed over `size` images, of some i; of each ∂W_ij, EC rows.
+
+    ANEW: a softmax's Σ_j c_ij dc_ij is of the votes at hand, which a product rounded otherwise, so that its
+    gradients db_ij add up to zero.
+    """
     i, j = (tl.program_id(0) * IB + tl.arange(0, IB))[:, None].to(tl.int64), columns(JP)
     start, chunk, real = tl.program_id(1).to(tl.int64) * size, tl.program_id(2), (i < I) & (j < J)
     W_i = take(W + i * (D * E * J) + j, J, real, D * E)
@@ -244,7 +248,10 @@ def capsule_backward(
             g = plus(g, c, ds_t, E)
             if EVERY:
                 shift = tl.load(shifts + before * I + i, i < I, 0.0)
-                db = c * (inner(ds_t, u_hat, E) - shift)
+                dc = inner(ds_t, u_hat, E)
+                if ANEW:
+                    shift = tl.sum(c * dc, 1, keep_dims=True)
+                db = c * (dc - shift)
                 dd = tl.where(real, (db - tl.load(mean + before)) * scale * inverse, 0.0)
                 g = plus(g, -dd, way, E)
         if EVERY:

@@ -45,7 +45,12 @@ def votes(
             p += product(tl.trans(w_i), u_i, PRECISION)
             square += tl.sum(u_i * u_i, 0, keep_dims=True)
     p = tl.reshape(p, [EP, JP, 8])
-    return p, tl.minimum(tl.sqrt_rn(square) * tl.rsqrt(tl.sum(p * p, 0) + 1e-20), 1.0)
+    if PRECISION == "ieee":
+        # As the last pass of the way back forms it.
+        ratio = tl.sqrt_rn(square / (tl.sum(p * p, 0) + 1e-20))
+    else:
+        ratio = tl.sqrt_rn(square) * tl.rsqrt(tl.sum(p * p, 0) + 1e-20)
+    return p, tl.minimum(ratio, 1.0)
 
 
 @triton.jit
