@@ -131,8 +131,12 @@ def goals() -> str:
         paths = sorted((REPOSITORY / "results" / "speed").glob(f"{what}-nvidia-h200-*.csv"))
         return [row for path in paths for row in csv.DictReader(path.open(newline=""))]
 
-    def add(name: str, goal: float, measured: float, unit: str, runs: int, row: dict[str, str]) -> None:
+    def add(
+        name: str, goal: float, measured: float, unit: str, runs: int, row: dict[str, str], asked: int = 1
+    ) -> None:
         missed = f"{100 * (measured / goal - 1):.0f} %" if measured > goal else "met"
+        # Fewer runs than a goal asks for do not meet it.
+        missed = f"{asked} runs asked for" if missed == "met" and runs < asked else missed
         # A row may say that its peak is of another commit.
         other = re.search("peak of ([0-9a-f]+)", row.get("note", "")) if unit == " MiB" else None
         commit = other[1] if other else row["commit"][:7]
@@ -154,15 +158,15 @@ def goals() -> str:
     (last,) = (row for row in epochs if row["epoch"] == row["epochs"] == "60")
     add("60 epochs of CIFAR-10 with evaluation", 35, float(last["total_seconds"]), " s", 1, last)
     # Of several ways to train, the one of which most runs came there.
-    ways: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
+    ways: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    tried = {(row["epochs"], row["decay"], row["seed"]) for row in epochs}
     for row in epochs:
         if float(row["test_accuracy"]) >= 0.7546:
-            way = tuple(row[name] for name in ("seeds", "epochs", "decay"))
-            ways.setdefault(way, {}).setdefault(row["seed"], row)
-    (most, planned, decay), there = max(ways.items(), key=lambda found: len(found[1]))
+            ways.setdefault((row["epochs"], row["decay"]), {}).setdefault(row["seed"], row)
+    (planned, decay), there = max(ways.items(), key=lambda found: len(found[1]))
     mean = sum(float(row["total_seconds"]) for row in there.values()) / len(there)
-    name = f"time to 75.46 % on CIFAR-10, mean of {len(there)} of {most} runs, {planned} epochs"
-    add(f"{name} at a decay of {decay}", 10, mean, " s", int(most), next(iter(there.values())))
+    name = f"time to 75.46 % on CIFAR-10, mean of 5; {planned} epochs at a decay of {decay}"
+    add(f"{name}, {len(tried)} runs tried", 10, mean, " s", len(there), next(iter(there.values())), asked=5)
     return "\n".join(lines) + "\n"
 
 
